@@ -1,0 +1,137 @@
+// Package cursor reads one partition with exact positions.
+//
+// A consumer sees only records, so it cannot tell how far it has read where
+// the log holds none to show: a commit marker, an aborted batch, a gap that
+// compaction left. A Cursor issues plain fetches and reports the offset after
+// everything that the broker returned, shown or not, beside the broker's own
+// bounds of the log.
+package cursor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kafkafence/persistence/internal/wire"
+)
+
+// Cursor fetches one partition, read_committed, from its leader. It is not
+// safe for concurrent use. Its client should consume nothing: a broker answers
+// the requests of one connection in order, so a consumer's long poll on it
+// would hold each fetch up.
+type Cursor struct {
+	cl        *kgo.Client
+	topic     wire.Topic
+	partition int32
+	maxBytes  int32
+	leader    int32
+	known     bool
+	inflate   kgo.Decompressor
+}
+
+// New returns a cursor that asks for about maxBytes a fetch.
+func New(cl *kgo.Client, topic wire.Topic, partition, maxBytes int32) *Cursor {
+	return &Cursor{cl: cl, topic: topic, partition: partition, maxBytes: maxBytes, inflate: kgo.DefaultDecompressor()}
+}
+
+// Batch is what one fetch returned.
+type Batch struct {
+	Records []*kgo.Record // committed records; their bytes are the caller's
+	Next    int64         // the position after everything the fetch returned
+	Bytes   int           // as they came over the wire
+	Empty   bool          // the broker had nothing at or after the position
+
+	HighWatermark    int64
+	LastStableOffset int64
+	LogStart         int64
+}
+
+// ErrThrottled is returned when the broker answered without looking, as it
+// does to enforce a quota. Nothing is wrong; ask again.
+var ErrThrottled = fmt.Errorf("the broker delayed the fetch to enforce a quota")
+
+// Fetch asks the leader once for what follows position, without waiting for
+// more to be written. After an error the leader is looked up anew next time.
+func (c *Cursor) Fetch(ctx context.Context, position int64) (Batch, error) {
+	b, err := c.fetch(ctx, position)
+	if err != nil {
+		c.known = false
+	}
+	return b, err
+}
+
+func (c *Cursor) fetch(ctx context.Context, position int64) (Batch, error) {
+	if !c.known {
+		if err := c.locate(ctx); err != nil {
+			return Batch{}, err
+		}
+	}
+	r := kmsg.NewPtrFetchRequest()
+	r.MinBytes, r.MaxBytes, r.IsolationLevel, r.SessionEpoch = 1, c.maxBytes, 1, -1
+	t := kmsg.NewFetchRequestTopic()
+	t.Topic, t.TopicID = c.topic.Name, c.topic.ID
+	p := kmsg.NewFetchRequestTopicPartition()
+	p.Partition, p.FetchOffset, p.PartitionMaxBytes = c.partition, position, c.maxBytes
+	t.Partitions = append(t.Partitions, p)
+	r.Topics = append(r.Topics, t)
+	kresp, err := c.cl.Broker(int(c.leader)).Request(ctx, r)
+	if err != nil {
+		return Batch{}, err
+	}
+	resp := kresp.(*kmsg.FetchResponse)
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return Batch{}, err
+	}
+	if len(resp.Topics) == 0 || len(resp.Topics[0].Partitions) == 0 {
+		return Batch{}, ErrThrottled
+	}
+	rp := &resp.Topics[0].Partitions[0]
+	if err := kerr.ErrorForCode(rp.ErrorCode); err != nil {
+		return Batch{}, err
+	}
+	b := Batch{
+		Bytes:            len(rp.RecordBatches),
+		Empty:            len(rp.RecordBatches) == 0,
+		HighWatermark:    rp.HighWatermark,
+		LastStableOffset: rp.LastStableOffset,
+		LogStart:         rp.LogStartOffset,
+	}
+	opts := kgo.ProcessFetchPartitionOpts{Offset: position, IsolationLevel: kgo.ReadCommitted(), Topic: c.topic.Name, Partition: c.partition}
+	fp, next := kgo.ProcessFetchPartition(opts, rp, c.inflate, nil)
+	if fp.Err != nil {
+		return Batch{}, fmt.Errorf("the batch after offset %d cannot be read: %w", position, fp.Err)
+	}
+	b.Records, b.Next = fp.Records, max(next, position)
+	return b, nil
+}
+
+// locate asks for the partition's leader, past kgo's cache of it.
+func (c *Cursor) locate(ctx context.Context) error {
+	r := kmsg.NewPtrMetadataRequest()
+	t := kmsg.NewMetadataRequestTopic()
+	t.Topic = kmsg.StringPtr(c.topic.Name)
+	r.Topics = append(r.Topics, t)
+	resp, err := r.RequestWith(ctx, c.cl)
+	if err != nil {
+		return err
+	}
+	for _, t := range resp.Topics {
+		if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+			return err
+		}
+		for _, p := range t.Partitions {
+			if p.Partition != c.partition {
+				continue
+			}
+			if p.Leader < 0 {
+				return kerr.LeaderNotAvailable
+			}
+			c.leader, c.known = p.Leader, true
+			return nil
+		}
+	}
+	return kerr.UnknownTopicOrPartition
+}

@@ -1,0 +1,162 @@
+package persistence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kafkafence/persistence/internal/format"
+	"github.com/kafkafence/persistence/internal/wire"
+)
+
+// Commits without a transaction.
+//
+// An advance that no transaction carries is committed with an ordinary
+// OffsetCommit under the member's generation, which the coordinator checks in
+// the same way: one request for all idle partitions of the member together. A
+// transaction with nothing but an offset would cost each partition three round
+// trips, and kgo does not end a transaction in which it produced nothing.
+//
+// Such a commit must come strictly between a partition's transactions, so it
+// holds the partition's exclusive lock: the outcome of everything before it is
+// settled, and nothing begins before it is answered.
+
+// commitLoop commits what was advanced to, every CommitInterval.
+func (m *Module) commitLoop(ctx context.Context) {
+	t := time.NewTicker(m.cfg.commitInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+		m.mu.Lock()
+		var idle []*Partition
+		for _, p := range m.mu.partitions {
+			if p.isOwned() {
+				idle = append(idle, p)
+			}
+		}
+		m.mu.Unlock()
+		held := idle[:0]
+		for _, p := range idle {
+			// One whose lock is taken has a transaction that carries the offset.
+			if p.commit.exclusive.TryLock() {
+				held = append(held, p)
+			}
+		}
+		errs := m.commitOffsets(ctx, held)
+		for _, p := range held {
+			p.commit.exclusive.Unlock()
+			if err := errs[p.id]; err != nil && ctx.Err() == nil && p.giveUpReason() == nil {
+				p.log.Warn("the offset was not committed; the next interval tries again", "error", err)
+			}
+		}
+	}
+}
+
+// commitOne commits one partition's advance now.
+func (m *Module) commitOne(ctx context.Context, p *Partition) error {
+	if !p.isOwned() {
+		return ErrNotOwned
+	}
+	p.commit.exclusive.Lock()
+	defer p.commit.exclusive.Unlock()
+	return m.commitUntil(ctx, []*Partition{p})[p.id]
+}
+
+// commitFinally commits the last advances of partitions that are given up.
+func (m *Module) commitFinally(ctx context.Context, parts []*Partition) {
+	var held []*Partition
+	for _, p := range parts {
+		p.mu.Lock()
+		looped := p.mu.looping && p.mu.state != dead
+		p.mu.Unlock()
+		if !looped {
+			continue
+		}
+		select {
+		case <-p.loopDone: // no more transactions
+			p.commit.exclusive.Lock()
+			held = append(held, p)
+		default:
+		}
+	}
+	errs := m.commitUntil(ctx, held)
+	for _, p := range held {
+		p.commit.exclusive.Unlock()
+		if err := errs[p.id]; err != nil {
+			p.log.Warn("the last offset was not committed; the next owner processes the events behind it again", "error", err)
+		}
+	}
+}
+
+// commitUntil commits, and tries again while the group is in between two
+// generations, as long as a fence would be waited out.
+func (m *Module) commitUntil(ctx context.Context, held []*Partition) map[int32]error {
+	ctx, cancel := context.WithTimeout(ctx, ownershipWait(m.cfg.user.heartbeatInterval, m.cfg.user.serverSide))
+	defer cancel()
+	for {
+		errs := m.commitOffsets(ctx, held)
+		again := false
+		for _, err := range errs {
+			again = again || isOwnershipQuestion(err)
+		}
+		if !again || !sleep(ctx, 5*time.Millisecond) {
+			return errs
+		}
+	}
+}
+
+// commitOffsets commits what the partitions advanced to, in one request, and
+// returns what failed. The caller holds their exclusive locks. Nothing to
+// commit sends nothing.
+func (m *Module) commitOffsets(ctx context.Context, held []*Partition) map[int32]error {
+	failed := make(map[int32]error)
+	began := time.Now()
+	member := m.member() // before the handles are checked: see fence.go
+	due := make(map[int32]wire.Position)
+	at := make(map[int32]position)
+	for _, p := range held {
+		pos, dirty := p.offsets.dirty()
+		if !dirty {
+			continue
+		}
+		if err := p.open(); err != nil {
+			failed[p.id] = err
+			continue
+		}
+		at[p.id] = pos
+		due[p.id] = wire.Position{Offset: pos.offset, Epoch: pos.epoch, Metadata: format.Metadata{End: p.commit.end}.String()}
+	}
+	if len(due) == 0 {
+		return failed
+	}
+	var err error
+	var results map[int32]error
+	if member.ID == "" || member.Generation <= 0 {
+		err = ErrNotJoined
+	} else if results, err = wire.OffsetCommit(ctx, m.reader, member, m.input, due); err != nil {
+		err = fmt.Errorf("OffsetCommit: %w", err)
+	}
+	committed := make(map[int32]int64, len(at))
+	var first error
+	for _, p := range held {
+		pos, ok := at[p.id]
+		if !ok {
+			continue
+		}
+		if e := errors.Join(err, results[p.id]); e != nil {
+			failed[p.id], first = e, e
+			continue
+		}
+		p.offsets.settled(pos)
+		committed[p.id] = pos.offset
+	}
+	if m.cfg.trace.OffsetsCommitted != nil {
+		m.cfg.trace.OffsetsCommitted(OffsetsInfo{Topic: m.input.Name, Generation: member.Generation, Offsets: committed, Took: time.Since(began), Err: first})
+	}
+	return failed
+}

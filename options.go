@@ -1,0 +1,251 @@
+package persistence
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Option configures New. Options are applied in order; a later one replaces an
+// earlier one, except Kafka, which adds.
+type Option interface{ apply(*config) }
+
+type option func(*config)
+
+func (o option) apply(c *config) { o(c) }
+
+type config struct {
+	kafka []kgo.Opt
+	user  userOptions // read from kafka
+
+	snapshotTopic    string
+	prefix           string
+	commitInterval   time.Duration
+	maxWrites        int
+	maxBytes         int
+	stallTimeout     time.Duration
+	recoveries       int
+	revokeTimeout    time.Duration // 0: half of the shorter of rebalance and session timeout
+	txnTimeout       time.Duration
+	create           bool
+	replication      int16
+	topicConfigs     map[string]string
+	acceptTruncation bool
+	logger           *slog.Logger
+	trace            Trace
+}
+
+func defaults() config {
+	return config{
+		commitInterval: 5 * time.Second,
+		maxWrites:      256,
+		maxBytes:       8 << 20,
+		stallTimeout:   3 * time.Minute,
+		recoveries:     8,
+		txnTimeout:     time.Minute,
+		replication:    -1,
+		logger:         slog.Default(),
+	}
+}
+
+// Kafka gives the franz-go options of the service: brokers, TLS, SASL, hooks,
+// balancers, fetch sizes, partition callbacks. Required, with at least
+// kgo.SeedBrokers, kgo.ConsumerGroup and kgo.ConsumeTopics with the one input
+// topic. They go to the consumer and to the producers alike; hooks see every
+// client that the module makes.
+//
+// Options that would break the fence are refused by New by name: an auto-commit
+// or transactional id of one's own, read_uncommitted, acks other than all,
+// direct partitions, regular expressions, share groups. The module sets
+// DisableAutoCommit and read_committed itself, turns lingering off in its
+// producers (a write goes at once), and fetches with a max wait of 500 ms
+// unless kgo.FetchMaxWait says otherwise.
+//
+// kgo.ConsumeStartOffset (or ConsumeResetOffset) says where a partition starts
+// that has neither a committed offset nor snapshots: its start (the default),
+// its end, an exact offset or a time. A position that has fallen out of the log
+// is never reset: it ends the ownership with ErrInput.
+func Kafka(opts ...kgo.Opt) Option {
+	return option(func(c *config) { c.kafka = append(c.kafka, opts...) })
+}
+
+// SnapshotTopic names the compacted topic that holds the snapshots. Required.
+// It must have as many partitions as the input topic, and cleanup.policy=compact.
+func SnapshotTopic(topic string) Option {
+	return option(func(c *config) { c.snapshotTopic = topic })
+}
+
+// TransactionalIDPrefix is what the producers' transactional ids begin with:
+// "PREFIX-snapshot-PARTITION". Required. It is like a group id: one for each
+// service, the same for all its members and all its releases, and used by
+// nobody else on the cluster. ACLs need Write and Describe on
+// TransactionalId PREFIX-snapshot-*. Corresponds to transactional.id.
+func TransactionalIDPrefix(prefix string) Option {
+	return option(func(c *config) { c.prefix = prefix })
+}
+
+// CommitInterval is how often offsets that no transaction has carried are
+// committed, for all partitions of the member in one request. At least 10 ms;
+// the default is 5 s. Corresponds to auto.commit.interval.ms.
+func CommitInterval(d time.Duration) Option {
+	return option(func(c *config) { c.commitInterval = d })
+}
+
+// MaxWritesPerTransaction bounds how many records one transaction
+// carries. One Write, Delete or Apply is never split, so a larger one goes
+// alone. At least 1; the default is 256. Offset advances do not count.
+func MaxWritesPerTransaction(n int) Option {
+	return option(func(c *config) { c.maxWrites = n })
+}
+
+// MaxBytesPerTransaction bounds the bytes of keys, values and headers that one
+// transaction carries, under the same rule as MaxWritesPerTransaction. At
+// least 1; the default is 8 MiB.
+func MaxBytesPerTransaction(n int) Option {
+	return option(func(c *config) { c.maxBytes = n })
+}
+
+// RecoveryStallTimeout is how long a recovery may stand still before it fails
+// with a *RecoveryStalledError. Each step forward restarts it, and time spent in
+// the receiver does not count. It should exceed the longest transaction timeout
+// of whoever writes to the snapshot topic. At least 1 ms; the default is 3 min.
+func RecoveryStallTimeout(d time.Duration) Option {
+	return option(func(c *config) { c.stallTimeout = d })
+}
+
+// RecoveryConcurrency bounds how many partitions recover at the same time. At
+// least 1; the default is 8. Each holds at most three fetches of 4 MiB.
+func RecoveryConcurrency(n int) Option {
+	return option(func(c *config) { c.recoveries = n })
+}
+
+// RevokeTimeout is how long the handlers of revoked partitions, all of them
+// together, have to flush and return, from the moment that the group asks. It
+// must be shorter than the group's rebalance timeout and session timeout
+// (kgo.RebalanceTimeout, kgo.SessionTimeout), since the group waits meanwhile;
+// the default is half of the shorter one. What is not flushed by then is
+// refused, and processed again by the next owner.
+func RevokeTimeout(d time.Duration) Option {
+	return option(func(c *config) { c.revokeTimeout = d })
+}
+
+// TransactionTimeout is when the broker aborts a transaction on its own, and
+// also how long a write is retried before it fails. At least 1 s and at most the
+// broker's transaction.max.timeout.ms; the default is 1 min. Corresponds to
+// transaction.timeout.ms.
+func TransactionTimeout(d time.Duration) Option {
+	return option(func(c *config) { c.txnTimeout = d })
+}
+
+// CreateSnapshotTopic makes Run create the snapshot topic if it is missing,
+// with the partition count of the input topic, cleanup.policy=compact, and
+// this replication factor (-1: the cluster's default). The configs are the
+// topic's further settings. Without this option a missing topic is an error.
+func CreateSnapshotTopic(replication int16, configs map[string]string) Option {
+	return option(func(c *config) { c.create, c.replication, c.topicConfigs = true, replication, configs })
+}
+
+// AcceptTruncation lets a takeover go on although the snapshot partition has
+// lost acknowledged snapshots, which otherwise ends Run with a *TruncatedError.
+// Set it for one deployment, once the loss has been dealt with: the first commit
+// of the new owner vouches for the log as it then is.
+func AcceptTruncation() Option {
+	return option(func(c *config) { c.acceptTruncation = true })
+}
+
+// Logger receives what an operator wants to know: Info for changes of
+// ownership, Warn for what was survived, Error for what needs a person. The
+// default is slog.Default().
+func Logger(l *slog.Logger) Option {
+	return option(func(c *config) { c.logger = l })
+}
+
+// WithTrace sets the functions that follow what the module does.
+func WithTrace(t Trace) Option {
+	return option(func(c *config) { c.trace = t })
+}
+
+// newConfig applies the options and reports all faults together.
+func newConfig(opts []Option) (config, error) {
+	c := defaults()
+	for _, o := range opts {
+		if o != nil {
+			o.apply(&c)
+		}
+	}
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+
+	if err := validTopic(c.snapshotTopic); err != nil {
+		fault("SnapshotTopic %q: %w", c.snapshotTopic, err)
+	}
+	if c.prefix == "" {
+		fault(`TransactionalIDPrefix "": a name that no other service on the cluster uses is required`)
+	}
+	if c.commitInterval < 10*time.Millisecond {
+		fault("CommitInterval %v: at least 10ms is allowed", c.commitInterval)
+	}
+	if c.maxWrites < 1 {
+		fault("MaxWritesPerTransaction %d: at least 1 is allowed", c.maxWrites)
+	}
+	if c.maxBytes < 1 {
+		fault("MaxBytesPerTransaction %d: at least 1 is allowed", c.maxBytes)
+	}
+	if c.stallTimeout < time.Millisecond {
+		fault("RecoveryStallTimeout %v: at least 1ms is allowed", c.stallTimeout)
+	}
+	if c.recoveries < 1 {
+		fault("RecoveryConcurrency %d: at least 1 is allowed", c.recoveries)
+	}
+	if c.txnTimeout < time.Second {
+		fault("TransactionTimeout %v: at least 1s is allowed", c.txnTimeout)
+	}
+	if c.create && c.replication != -1 && c.replication < 1 {
+		fault("CreateSnapshotTopic replication %d: at least 1 is allowed, or -1 for the cluster's default", c.replication)
+	}
+	if v, ok := c.topicConfigs["cleanup.policy"]; ok && v != "compact" {
+		fault("CreateSnapshotTopic cleanup.policy=%s: only compact is allowed, since anything else deletes state", v)
+	}
+	if c.logger == nil {
+		fault("Logger nil: a *slog.Logger is required; use slog.New(slog.DiscardHandler) for silence")
+	}
+	user, err := readUserOptions(c.kafka)
+	if err != nil {
+		faults = append(faults, err)
+	} else {
+		c.user = user
+		limit := min(user.rebalanceTimeout, user.sessionTimeout)
+		switch {
+		case c.revokeTimeout == 0:
+			c.revokeTimeout = limit / 2
+		case c.revokeTimeout < 0 || c.revokeTimeout >= limit:
+			fault("RevokeTimeout %v: more than 0 and less than %v is allowed, the shorter of the group's rebalance timeout (%v) and session timeout (%v)",
+				c.revokeTimeout, limit, user.rebalanceTimeout, user.sessionTimeout)
+		}
+		if user.topic != "" && user.topic == c.snapshotTopic {
+			fault("SnapshotTopic %q: it is the input topic; snapshots need a topic of their own", c.snapshotTopic)
+		}
+	}
+	if len(faults) > 0 {
+		return config{}, fmt.Errorf("persistence: the configuration cannot be used:\n%w", errors.Join(faults...))
+	}
+	return c, nil
+}
+
+func validTopic(name string) error {
+	switch {
+	case name == "":
+		return errors.New("a topic name is required")
+	case name == "." || name == ".." || len(name) > 249:
+		return errors.New(`a topic name has at most 249 characters and is not "." or ".."`)
+	}
+	for _, r := range name {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '_' && r != '-' {
+			return fmt.Errorf("%q is not allowed in a topic name, only letters, digits, '.', '_' and '-'", r)
+		}
+	}
+	return nil
+}

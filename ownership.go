@@ -1,0 +1,402 @@
+package persistence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// Ownerships come and go in kgo's group callbacks, which the group waits for.
+// So nothing long happens in them: a takeover only starts there, and a revoke
+// is bounded by RevokeTimeout.
+//
+//	assigned  pause the partition; start the takeover; wait for its
+//	          InitProducerID, shortly, since kgo fetches the committed offset
+//	          next and would sleep a second over a crashed owner's open
+//	          transaction
+//	revoked   tell the handlers; wait for them; drain the queues; commit what
+//	          was advanced to, in one request; close the handles
+//	lost      close the handles; send nothing
+//
+// After revoked or lost has returned, no write of these ownerships can land: the
+// handle is closed before the member can have a newer generation.
+
+// initWait is how long the assigned callback waits for InitProducerID.
+const initWait = time.Second
+
+func (m *Module) onAssigned(ctx context.Context, cl *kgo.Client, assigned map[string][]int32) {
+	var fresh []*Partition
+	m.mu.Lock()
+	if !m.mu.stopping {
+		for _, id := range assigned[m.input.Name] {
+			p := m.newPartition(id)
+			m.mu.partitions[id] = p
+			delete(m.mu.refused, id)
+			fresh = append(fresh, p)
+		}
+	}
+	m.mu.Unlock()
+	if ids := assigned[m.input.Name]; len(ids) > 0 {
+		m.consumer.PauseFetchPartitions(map[string][]int32{m.input.Name: ids})
+	}
+	for _, p := range fresh {
+		m.own(p)
+	}
+	wait := time.NewTimer(initWait)
+	defer wait.Stop()
+	for _, p := range fresh {
+		select {
+		case <-p.initialised:
+		case <-wait.C:
+			// Go on: kgo tries the offset fetch again until it is stable.
+			wait.Reset(0)
+		}
+	}
+	if m.cfg.user.onAssigned != nil {
+		m.cfg.user.onAssigned(ctx, cl, assigned)
+	}
+}
+
+// onOffsetsFetched sees where kgo would start to consume. The takeover decides;
+// a missing offset only needs to be some number, as the partition is paused.
+func (m *Module) onOffsetsFetched(_ context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	for id, o := range offsets[m.input.Name] {
+		at := o.EpochOffset().Offset
+		if at < 0 {
+			offsets[m.input.Name][id] = kgo.NewOffset().At(0)
+		}
+		m.mu.Lock()
+		p := m.mu.partitions[id]
+		m.mu.Unlock()
+		if p != nil {
+			p.locate(at)
+		}
+	}
+	return offsets, nil
+}
+
+func (m *Module) onRevoked(ctx context.Context, cl *kgo.Client, revoked map[string][]int32) {
+	bound, cancel := context.WithTimeoutCause(context.Background(), m.cfg.revokeTimeout, fmt.Errorf("RevokeTimeout of %v passed", m.cfg.revokeTimeout))
+	defer cancel()
+	m.giveUp(bound, m.lookUp(revoked), ErrRevoked)
+	if m.cfg.user.onRevoked != nil {
+		m.cfg.user.onRevoked(ctx, cl, revoked)
+	}
+}
+
+func (m *Module) onLost(ctx context.Context, cl *kgo.Client, lost map[string][]int32) {
+	parts := m.lookUp(lost)
+	for _, p := range parts {
+		p.kill(ErrLost)
+	}
+	for _, p := range parts {
+		<-p.over
+		m.forget(p, ErrLost, 0)
+	}
+	if m.cfg.user.onLost != nil {
+		m.cfg.user.onLost(ctx, cl, lost)
+	}
+}
+
+// lookUp returns the handles of partitions that are being taken away.
+func (m *Module) lookUp(gone map[string][]int32) []*Partition {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var parts []*Partition
+	for _, id := range gone[m.input.Name] {
+		delete(m.mu.refused, id)
+		if p := m.mu.partitions[id]; p != nil {
+			parts = append(parts, p)
+		}
+	}
+	return parts
+}
+
+// forget removes a handle that is over.
+func (m *Module) forget(p *Partition, why error, took time.Duration) {
+	m.mu.Lock()
+	mine := m.mu.partitions[p.id] == p
+	if mine {
+		delete(m.mu.partitions, p.id)
+	}
+	m.mu.Unlock()
+	if !mine {
+		return
+	}
+	p.log.Info("partition given up", "reason", why, "took", took)
+	if m.cfg.trace.GivenUp != nil {
+		m.cfg.trace.GivenUp(GiveUpInfo{Topic: m.input.Name, Partition: p.id, Reason: why, Took: took})
+	}
+}
+
+// own takes a partition over and runs its handler.
+func (m *Module) own(p *Partition) {
+	m.handlers.Go(func() {
+		err := m.takeOver(p)
+		p.markInitialised()
+		if err != nil || !p.startLoop() {
+			close(p.handlerDone)
+			m.takeoverFailed(p, err)
+			return
+		}
+		m.mu.Lock()
+		handler := m.mu.handler
+		m.mu.Unlock()
+		err = handler(p.handlerCtx, p)
+		close(p.handlerDone)
+		m.handlerReturned(p, err)
+	})
+}
+
+// handlerReturned decides what the end of a handler means.
+func (m *Module) handlerReturned(p *Partition, err error) {
+	reason := p.giveUpReason()
+	over := errors.Is(err, ErrRevoked) || errors.Is(err, ErrLost) || errors.Is(err, ErrFenced) || errors.Is(err, ErrClosed) ||
+		p.handlerCtx.Err() != nil && errors.Is(err, p.handlerCtx.Err())
+	switch {
+	case reason == nil && err == nil:
+		m.fail(fmt.Errorf("persistence: the handler of partition %d of %s returned nil although the partition is still owned; a handler goes on until Poll returns an error", p.id, m.input.Name))
+	case reason == nil || err != nil && !over:
+		m.fail(fmt.Errorf("persistence: the handler of partition %d of %s failed: %w", p.id, m.input.Name, err))
+	}
+}
+
+// giveUp ends ownerships in order, all of them within ctx.
+func (m *Module) giveUp(ctx context.Context, parts []*Partition, why error) {
+	if len(parts) == 0 {
+		return
+	}
+	began := time.Now()
+	for _, p := range parts {
+		p.beginRevoke(why)
+	}
+	for _, p := range parts {
+		select {
+		case <-p.handlerDone:
+		case <-ctx.Done():
+		}
+	}
+	for _, p := range parts {
+		p.queue.drain(why)
+	}
+	for _, p := range parts {
+		p.awaitLoop(ctx)
+	}
+	m.commitFinally(ctx, parts)
+	for _, p := range parts {
+		if ctx.Err() != nil {
+			m.unflushed(p, context.Cause(ctx))
+		}
+		p.stopHandler(why)
+		p.kill(why)
+	}
+	for _, p := range parts {
+		<-p.over
+		m.forget(p, why, time.Since(began))
+	}
+}
+
+// awaitLoop waits until the queue is drained.
+func (p *Partition) awaitLoop(ctx context.Context) {
+	p.mu.Lock()
+	looping := p.mu.looping
+	p.mu.Unlock()
+	if !looping {
+		return
+	}
+	select {
+	case <-p.loopDone:
+	case <-ctx.Done():
+	}
+}
+
+// unflushed notes what was cut off.
+func (m *Module) unflushed(p *Partition, why error) {
+	u := Unflushed{Partition: p.id, Committable: noPosition}
+	select {
+	case <-p.handlerDone:
+	default:
+		u.HandlerRunning = true
+	}
+	u.Writes = p.unanswered()
+	if pos, dirty := p.offsets.dirty(); dirty {
+		u.Committable = pos.offset
+	}
+	if !u.HandlerRunning && u.Writes == 0 && u.Committable == noPosition {
+		return
+	}
+	p.log.Error("not everything was flushed in time; the next owner processes it again",
+		"reason", why, "writes", u.Writes, "handler_running", u.HandlerRunning, "offset_not_committed", u.Committable)
+	m.result.Lock()
+	defer m.result.Unlock()
+	m.result.unflushed = append(m.result.unflushed, u)
+}
+
+// fenceCount is how often a partition was fenced under one generation.
+type fenceCount struct {
+	generation int32
+	times      int
+}
+
+// maxFences is how often a partition may be fenced and taken over again while
+// the generation stands still.
+const maxFences = 3
+
+// fenced ends an ownership that stayed refused, from its own goroutine. If the
+// member is still assigned the partition, it is taken over anew: state and
+// position start again from what is committed.
+func (m *Module) fenced(p *Partition, err error) {
+	p.log.Error("fenced: this ownership is over", "error", err)
+	p.kill(err)
+	go func() {
+		<-p.over
+		<-p.handlerDone
+		if errors.Is(err, ErrProducerConflict) {
+			m.fail(fmt.Errorf("persistence: partition %d of %s: %w", p.id, m.input.Name, err))
+			return
+		}
+		generation := m.member().Generation
+		m.mu.Lock()
+		if m.mu.partitions[p.id] != p || m.mu.stopping {
+			m.mu.Unlock()
+			return // revoked, lost or closed meanwhile
+		}
+		count := m.mu.fences[p.id]
+		if count.generation != generation {
+			count = fenceCount{generation: generation}
+		}
+		count.times++
+		m.mu.fences[p.id] = count
+		var next *Partition
+		if count.times < maxFences {
+			next = m.newPartition(p.id)
+			next.mu.kgoAt = noPosition - 1 // wherever the consumer stands by now
+			close(next.located)
+			m.mu.partitions[p.id] = next
+		}
+		m.mu.Unlock()
+		if next == nil {
+			m.fail(fmt.Errorf("persistence: partition %d of %s was fenced %d times under generation %d although it stays assigned: %w",
+				p.id, m.input.Name, count.times, generation, err))
+			return
+		}
+		m.cfg.logger.Warn("the partition is still assigned here; taking it over anew", "topic", m.input.Name, "partition", p.id)
+		if m.cfg.trace.GivenUp != nil {
+			m.cfg.trace.GivenUp(GiveUpInfo{Topic: m.input.Name, Partition: p.id, Reason: err})
+		}
+		m.consumer.PauseFetchPartitions(m.only(p.id))
+		m.own(next)
+	}()
+}
+
+// takeoverFailed ends an ownership that never began.
+func (m *Module) takeoverFailed(p *Partition, err error) {
+	if reason := p.giveUpReason(); reason != nil || err == nil {
+		return // given up meanwhile; whoever did that finishes it
+	}
+	if errors.Is(err, ErrPartitionMismatch) {
+		// Only this partition: the others are where their events are.
+		p.log.Error("partition refused", "error", err)
+		p.kill(err)
+		<-p.over
+		m.mu.Lock()
+		if m.mu.partitions[p.id] == p {
+			delete(m.mu.partitions, p.id)
+			m.mu.refused[p.id] = err
+		}
+		m.mu.Unlock()
+		return
+	}
+	m.fail(err)
+}
+
+// poller is the goroutine that polls the consumer. Whatever moves the consumer's
+// position is done by it, between polls, so that no polled records are under way
+// meanwhile.
+type poller struct {
+	mu        sync.Mutex
+	todo      []func()
+	interrupt context.CancelFunc
+}
+
+func (m *Module) onPoller(fn func()) {
+	m.poller.mu.Lock()
+	defer m.poller.mu.Unlock()
+	m.poller.todo = append(m.poller.todo, fn)
+	if m.poller.interrupt != nil {
+		m.poller.interrupt()
+	}
+}
+
+func (m *Module) pollLoop(ctx context.Context) {
+	for ctx.Err() == nil {
+		poll, cancel := context.WithCancel(ctx)
+		m.poller.mu.Lock()
+		todo := m.poller.todo
+		m.poller.todo, m.poller.interrupt = nil, cancel
+		m.poller.mu.Unlock()
+		for _, fn := range todo {
+			fn()
+		}
+		fetches := m.consumer.PollFetches(poll)
+		cancel()
+		fetches.EachPartition(m.dispatch)
+	}
+}
+
+// dispatch hands fetched records to their owner.
+func (m *Module) dispatch(f kgo.FetchTopicPartition) {
+	if errors.Is(f.Err, context.Canceled) || errors.Is(f.Err, kgo.ErrClientClosed) {
+		return
+	}
+	if f.Topic != m.input.Name {
+		if f.Err != nil {
+			m.groupError(f.Err)
+		}
+		return
+	}
+	m.mu.Lock()
+	p := m.mu.partitions[f.Partition]
+	m.mu.Unlock()
+	if p == nil {
+		if f.Err != nil {
+			m.cfg.logger.Warn("an error of a partition that is not owned", "topic", f.Topic, "partition", f.Partition, "error", f.Err)
+		}
+		return
+	}
+	var err error
+	if f.Err != nil {
+		err = fmt.Errorf("persistence: partition %d of %s: %w: %w", f.Partition, f.Topic, ErrInput, f.Err)
+		p.log.Error("the input cannot be read on", "error", f.Err)
+	}
+	p.inbox.deliver(p, f.Records, err)
+}
+
+// startFetching runs on the poller.
+func (m *Module) startFetching(p *Partition) {
+	p.mu.Lock()
+	resume, at, gone := p.mu.resume, p.mu.kgoAt, p.mu.reason != nil
+	p.mu.Unlock()
+	if gone {
+		return
+	}
+	if at != resume.offset {
+		m.consumer.SetOffsets(map[string]map[int32]kgo.EpochOffset{m.input.Name: {p.id: {Epoch: resume.epoch, Offset: resume.offset}}})
+	}
+	p.inbox.start()
+	m.consumer.ResumeFetchPartitions(m.only(p.id))
+}
+
+// groupError is what kgo says when the group session ended in an error. It joins
+// again by itself, which helps unless nobody will ever let it in.
+func (m *Module) groupError(err error) {
+	if isImpossible(err) || isGroupFatal(err) {
+		m.fail(fmt.Errorf("persistence: group %s: %w", m.cfg.user.group, err))
+		return
+	}
+	m.cfg.logger.Warn("the group session ended in an error; joining again", "group", m.cfg.user.group, "error", err)
+}

@@ -1,0 +1,218 @@
+package persistence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kafkafence/persistence/internal/wire"
+)
+
+// producer is one partition's transactional client. It is used by one
+// goroutine, and replaced, not repaired, when anything goes wrong: a new client
+// begins with InitProducerID, which leaves nothing of the old one open.
+type producer struct {
+	cl    *kgo.Client
+	id    string
+	group string
+	// version is the transaction.version that the client was made for.
+	version int16
+	doubt   *doubt
+}
+
+// transactionalID names a partition's producer. The middle word keeps it apart
+// from the ids that applications choose for producers of their own: two
+// producers that share an id fence each other.
+func transactionalID(prefix string, partition int32) string {
+	return prefix + "-snapshot-" + strconv.Itoa(int(partition))
+}
+
+// newProducer makes the client and initialises it, which waits until whatever
+// the transactional id had open is over. It is tried once.
+func (m *Module) newProducer(ctx context.Context, partition int32) (*producer, error) {
+	version, err := wire.TransactionVersion(ctx, m.reader)
+	if err != nil {
+		return nil, fmt.Errorf("asking for transaction.version: %w", err)
+	}
+	p := &producer{id: transactionalID(m.cfg.prefix, partition), group: m.cfg.user.group, version: version, doubt: new(doubt)}
+	p.cl, err = kgo.NewClient(m.producerOptions(p.id, version, kgo.WithHooks(p.doubt))...)
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err := p.cl.ProducerID(ctx); err != nil {
+		p.close()
+		return nil, fmt.Errorf("InitProducerID for %s: %w", p.id, err)
+	}
+	return p, nil
+}
+
+func (p *producer) close() { p.cl.Close() }
+
+func (p *producer) commitOffset(ctx context.Context, m wire.Member, topic wire.Topic, partition int32, pos wire.Position) error {
+	id, epoch, err := p.cl.ProducerID(ctx)
+	if err != nil {
+		return err
+	}
+	wp := wire.Producer{TransactionalID: p.id, ID: id, Epoch: epoch}
+	if p.version < 2 {
+		if err := wire.AddOffsetsToTxn(ctx, p.cl, wp, p.group); err != nil {
+			return err
+		}
+	}
+	return wire.TxnOffsetCommit(ctx, p.cl, wp, m, topic, partition, pos)
+}
+
+// produce sends the records and waits for all of them, or until ctx ends: the
+// records' own context is the client's, since a cancelled produce leaves the
+// client in doubt, and the caller replaces the producer after any error.
+func (p *producer) produce(ctx context.Context, records []*kgo.Record) []error {
+	if len(records) == 0 {
+		return nil
+	}
+	var (
+		left = int64(len(records))
+		done = make(chan struct{})
+		errs = make(chan error, len(records))
+	)
+	for _, r := range records {
+		p.cl.Produce(p.cl.Context(), r, func(_ *kgo.Record, err error) {
+			if err != nil {
+				errs <- err
+			}
+			if atomic.AddInt64(&left, -1) == 0 {
+				close(done)
+			}
+		})
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return []error{fmt.Errorf("the records were not all acknowledged in time: %w", context.Cause(ctx))}
+	}
+	close(errs)
+	var failed []error
+	for err := range errs {
+		failed = append(failed, err)
+	}
+	return failed
+}
+
+func (p *producer) end(ctx context.Context) error {
+	return p.cl.EndTransaction(ctx, kgo.TryCommit)
+}
+
+// doubt is a hook that notices a request of the transaction protocol whose
+// answer did not come, at any try. Below transaction.version 2 such a request
+// may still be on its way and take effect in a later transaction of the same
+// producer epoch, even if a retry of it succeeded.
+type doubt struct{ raised atomic.Bool }
+
+// OnBrokerE2E is called by kgo.
+func (d *doubt) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
+	if e2e.Err() == nil {
+		return
+	}
+	switch kmsg.Key(key) {
+	case kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.EndTxn, kmsg.TxnOffsetCommit:
+		d.raised.Store(true)
+	}
+}
+
+var _ kgo.HookBrokerE2E = new(doubt)
+
+// newBroker connects a group commit to Kafka. The slot holds the producer so
+// that the ownership can close it from outside.
+func (m *Module) newBroker(p *Partition) broker {
+	return broker{
+		member: m.member,
+		open:   p.open,
+		begin:  func() error { return p.producer().cl.BeginTransaction() },
+		commitOffset: func(ctx context.Context, member wire.Member, pos wire.Position) error {
+			return p.producer().commitOffset(ctx, member, m.input, p.id, pos)
+		},
+		produce: func(ctx context.Context, records []*kgo.Record) []error { return p.producer().produce(ctx, records) },
+		end:     func(ctx context.Context) error { return p.producer().end(ctx) },
+		renew: func(ctx context.Context, why error) error {
+			began := time.Now()
+			// The old one first: its connections may hold requests.
+			p.producer().close()
+			next, err := m.newProducer(ctx, p.id)
+			if err != nil {
+				return err
+			}
+			if !p.setProducer(next) {
+				return p.open()
+			}
+			if m.cfg.trace.ProducerRenewed != nil {
+				id, epoch, _ := next.cl.ProducerID(ctx)
+				m.cfg.trace.ProducerRenewed(RenewInfo{Topic: m.input.Name, Partition: p.id, ProducerID: id, ProducerEpoch: epoch, Reason: why, Took: time.Since(began)})
+			}
+			p.log.Info("producer replaced", "reason", why, "took", time.Since(began))
+			return nil
+		},
+		lastCommit: func(ctx context.Context) (string, error) {
+			c, err := wire.StableOffset(ctx, m.reader, m.cfg.user.group, m.input, p.id)
+			return c.Metadata, err
+		},
+		doubtful: func() bool {
+			pr := p.producer()
+			return pr.doubt.raised.Swap(false) && pr.version < 2
+		},
+	}
+}
+
+// member reads the consumer's live membership.
+func (m *Module) member() wire.Member {
+	id, generation := m.consumer.GroupMetadata()
+	return wire.Member{Group: m.cfg.user.group, ID: id, InstanceID: m.cfg.user.instanceID, Generation: generation}
+}
+
+// batchMaxBytes bounds a produced batch by what the snapshot topic takes.
+func (m *Module) batchMaxBytes(topic string) int32 {
+	limit := int32(1000012)
+	if m.cfg.user.batchMaxBytes != nil {
+		limit = m.cfg.user.batchMaxBytes(topic)
+	}
+	if topic == m.cfg.snapshotTopic {
+		if n := m.snapshotMaxBytes.Load(); n > 0 {
+			limit = min(limit, n)
+		}
+	}
+	return limit
+}
+
+// batchOverhead is what a record batch and a record's own fields take at most
+// besides key, value and headers.
+const batchOverhead = 128
+
+// checkSize refuses a record that cannot fit a batch by itself, before it joins
+// others.
+func (m *Module) checkSize(topic string, size int) error {
+	if limit := int(m.batchMaxBytes(topic)); size+batchOverhead > limit {
+		return fmt.Errorf("%w: %d bytes for topic %s, where %d are allowed (the lower of max.message.bytes and kgo.ProducerBatchMaxBytes, less %d for the batch)",
+			ErrRecordTooLarge, size, topic, limit-batchOverhead, batchOverhead)
+	}
+	return nil
+}
+
+func headerSize(hs []kgo.RecordHeader) int {
+	n := 0
+	for i := range hs {
+		n += len(hs[i].Key) + len(hs[i].Value) + 10
+	}
+	return n
+}
+
+// asTooLarge names a broker's own refusal as this library does.
+func asTooLarge(err error) error {
+	if isTooLarge(err) && !errors.Is(err, ErrRecordTooLarge) {
+		return fmt.Errorf("%w: %w", ErrRecordTooLarge, err)
+	}
+	return err
+}
