@@ -132,6 +132,31 @@ type broker struct {
 	doubtful func() bool
 }
 
+// gate is a mutex that can be waited for with a context.
+type gate chan struct{}
+
+func newGate() gate { return make(gate, 1) }
+
+func (g gate) enter(ctx context.Context) bool {
+	select {
+	case g <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (g gate) tryEnter() bool {
+	select {
+	case g <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (g gate) leave() { <-g }
+
 // groupCommit is one ownership's group commit.
 type groupCommit struct {
 	topic      string
@@ -149,8 +174,8 @@ type groupCommit struct {
 	nonce      string // names this ownership's transactions
 	fatal      func(error)
 	inFlight   atomic.Int64
-	exclusive  sync.Mutex // held during a transaction, and by an offset commit outside of one
-	end        int64      // the snapshot partition's end, as far as known
+	exclusive  gate  // held during a transaction, and by an offset commit outside of one
+	end        int64 // the snapshot partition's end, as far as known
 	sequence   int64
 	needsRenew error // why the producer must be replaced before it is used
 	rivals     rivalry
@@ -164,11 +189,14 @@ func (g *groupCommit) run(ctx context.Context) {
 		switch {
 		case len(batch) > 0:
 			g.inFlight.Store(int64(len(batch)))
-			g.exclusive.Lock()
+			if !g.exclusive.enter(ctx) {
+				g.refuse(batch, g.why(ctx))
+				continue
+			}
 			g.commit(ctx, batch)
 			g.inFlight.Store(0)
 			g.tidy(ctx)
-			g.exclusive.Unlock()
+			g.exclusive.leave()
 		case done:
 			return
 		default:

@@ -43,13 +43,16 @@ func (m *Module) commitLoop(ctx context.Context) {
 		held := idle[:0]
 		for _, p := range idle {
 			// One whose lock is taken has a transaction that carries the offset.
-			if p.commit.exclusive.TryLock() {
+			if p.commit.exclusive.tryEnter() {
 				held = append(held, p)
 			}
 		}
-		errs := m.commitOffsets(ctx, held)
+		// Bounded, since the partitions cannot write meanwhile.
+		bounded, cancel := context.WithTimeout(ctx, ownershipWait(m.cfg.user.heartbeatInterval, m.cfg.user.serverSide))
+		errs := m.commitOffsets(bounded, held)
+		cancel()
 		for _, p := range held {
-			p.commit.exclusive.Unlock()
+			p.commit.exclusive.leave()
 			if err := errs[p.id]; err != nil && ctx.Err() == nil && p.giveUpReason() == nil {
 				p.log.Warn("the offset was not committed; the next interval tries again", "error", err)
 			}
@@ -62,8 +65,10 @@ func (m *Module) commitOne(ctx context.Context, p *Partition) error {
 	if !p.isOwned() {
 		return ErrNotOwned
 	}
-	p.commit.exclusive.Lock()
-	defer p.commit.exclusive.Unlock()
+	if !p.commit.exclusive.enter(ctx) {
+		return context.Cause(ctx)
+	}
+	defer p.commit.exclusive.leave()
 	return m.commitUntil(ctx, []*Partition{p})[p.id]
 }
 
@@ -79,14 +84,15 @@ func (m *Module) commitFinally(ctx context.Context, parts []*Partition) {
 		}
 		select {
 		case <-p.loopDone: // no more transactions
-			p.commit.exclusive.Lock()
-			held = append(held, p)
+			if p.commit.exclusive.enter(ctx) {
+				held = append(held, p)
+			}
 		default:
 		}
 	}
 	errs := m.commitUntil(ctx, held)
 	for _, p := range held {
-		p.commit.exclusive.Unlock()
+		p.commit.exclusive.leave()
 		if err := errs[p.id]; err != nil {
 			p.log.Warn("the last offset was not committed; the next owner processes the events behind it again", "error", err)
 		}

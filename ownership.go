@@ -36,6 +36,7 @@ func (m *Module) onAssigned(ctx context.Context, cl *kgo.Client, assigned map[st
 			p := m.newPartition(id)
 			m.mu.partitions[id] = p
 			delete(m.mu.refused, id)
+			m.handlers.Add(1)
 			fresh = append(fresh, p)
 		}
 	}
@@ -44,7 +45,7 @@ func (m *Module) onAssigned(ctx context.Context, cl *kgo.Client, assigned map[st
 		m.consumer.PauseFetchPartitions(map[string][]int32{m.input.Name: ids})
 	}
 	for _, p := range fresh {
-		m.own(p)
+		go m.own(p)
 	}
 	wait := time.NewTimer(initWait)
 	defer wait.Stop()
@@ -133,9 +134,11 @@ func (m *Module) forget(p *Partition, why error, took time.Duration) {
 	}
 }
 
-// own takes a partition over and runs its handler.
+// own takes a partition over and runs its handler, again and again while the
+// partition stays assigned but was fenced.
 func (m *Module) own(p *Partition) {
-	m.handlers.Go(func() {
+	defer m.handlers.Done()
+	for p != nil {
 		err := m.takeOver(p)
 		p.markInitialised()
 		if err != nil || !p.startLoop() {
@@ -149,7 +152,8 @@ func (m *Module) own(p *Partition) {
 		err = handler(p.handlerCtx, p)
 		close(p.handlerDone)
 		m.handlerReturned(p, err)
-	})
+		p = m.retake(p)
+	}
 }
 
 // handlerReturned decides what the end of a handler means.
@@ -165,10 +169,11 @@ func (m *Module) handlerReturned(p *Partition, err error) {
 	}
 }
 
-// giveUp ends ownerships in order, all of them within ctx.
-func (m *Module) giveUp(ctx context.Context, parts []*Partition, why error) {
+// giveUp ends ownerships in order, all of them within ctx, and returns what was
+// cut off.
+func (m *Module) giveUp(ctx context.Context, parts []*Partition, why error) (cut []Unflushed) {
 	if len(parts) == 0 {
-		return
+		return nil
 	}
 	began := time.Now()
 	for _, p := range parts {
@@ -188,8 +193,10 @@ func (m *Module) giveUp(ctx context.Context, parts []*Partition, why error) {
 	}
 	m.commitFinally(ctx, parts)
 	for _, p := range parts {
-		if ctx.Err() != nil {
-			m.unflushed(p, context.Cause(ctx))
+		if u, ok := p.unflushed(); ok && ctx.Err() != nil {
+			p.log.Error("not everything was flushed in time; the next owner processes it again", "reason", context.Cause(ctx),
+				"writes", u.Writes, "handler_running", u.HandlerRunning, "offset_not_committed", u.Committable)
+			cut = append(cut, u)
 		}
 		p.stopHandler(why)
 		p.kill(why)
@@ -198,6 +205,7 @@ func (m *Module) giveUp(ctx context.Context, parts []*Partition, why error) {
 		<-p.over
 		m.forget(p, why, time.Since(began))
 	}
+	return cut
 }
 
 // awaitLoop waits until the queue is drained.
@@ -214,26 +222,18 @@ func (p *Partition) awaitLoop(ctx context.Context) {
 	}
 }
 
-// unflushed notes what was cut off.
-func (m *Module) unflushed(p *Partition, why error) {
-	u := Unflushed{Partition: p.id, Committable: noPosition}
+// unflushed is what an ownership still has to do, if anything.
+func (p *Partition) unflushed() (u Unflushed, any bool) {
+	u = Unflushed{Partition: p.id, Writes: p.unanswered(), Committable: noPosition}
 	select {
 	case <-p.handlerDone:
 	default:
 		u.HandlerRunning = true
 	}
-	u.Writes = p.unanswered()
 	if pos, dirty := p.offsets.dirty(); dirty {
 		u.Committable = pos.offset
 	}
-	if !u.HandlerRunning && u.Writes == 0 && u.Committable == noPosition {
-		return
-	}
-	p.log.Error("not everything was flushed in time; the next owner processes it again",
-		"reason", why, "writes", u.Writes, "handler_running", u.HandlerRunning, "offset_not_committed", u.Committable)
-	m.result.Lock()
-	defer m.result.Unlock()
-	m.result.unflushed = append(m.result.unflushed, u)
+	return u, u.HandlerRunning || u.Writes > 0 || u.Committable != noPosition
 }
 
 // fenceCount is how often a partition was fenced under one generation.
@@ -246,51 +246,55 @@ type fenceCount struct {
 // the generation stands still.
 const maxFences = 3
 
-// fenced ends an ownership that stayed refused, from its own goroutine. If the
-// member is still assigned the partition, it is taken over anew: state and
-// position start again from what is committed.
+// fenced ends an ownership that stayed refused. The owning goroutine of its
+// producer calls it.
 func (m *Module) fenced(p *Partition, err error) {
 	p.log.Error("fenced: this ownership is over", "error", err)
 	p.kill(err)
-	go func() {
-		<-p.over
-		<-p.handlerDone
-		if errors.Is(err, ErrProducerConflict) {
-			m.fail(fmt.Errorf("persistence: partition %d of %s: %w", p.id, m.input.Name, err))
-			return
-		}
-		generation := m.member().Generation
-		m.mu.Lock()
-		if m.mu.partitions[p.id] != p || m.mu.stopping {
-			m.mu.Unlock()
-			return // revoked, lost or closed meanwhile
-		}
-		count := m.mu.fences[p.id]
-		if count.generation != generation {
-			count = fenceCount{generation: generation}
-		}
-		count.times++
-		m.mu.fences[p.id] = count
-		var next *Partition
-		if count.times < maxFences {
-			next = m.newPartition(p.id)
-			next.mu.kgoAt = noPosition - 1 // wherever the consumer stands by now
-			close(next.located)
-			m.mu.partitions[p.id] = next
-		}
+	if errors.Is(err, ErrProducerConflict) {
+		m.fail(fmt.Errorf("persistence: partition %d of %s: %w", p.id, m.input.Name, err))
+	}
+}
+
+// retake makes a new handle for a partition whose ownership was fenced although
+// it stays assigned: state and position start again from what is committed.
+// Nil: it is not to be taken over again.
+func (m *Module) retake(p *Partition) *Partition {
+	why := p.giveUpReason()
+	if !errors.Is(why, ErrFenced) {
+		return nil
+	}
+	<-p.over
+	generation := m.member().Generation
+	m.mu.Lock()
+	if m.mu.partitions[p.id] != p || m.mu.stopping {
 		m.mu.Unlock()
-		if next == nil {
-			m.fail(fmt.Errorf("persistence: partition %d of %s was fenced %d times under generation %d although it stays assigned: %w",
-				p.id, m.input.Name, count.times, generation, err))
-			return
-		}
-		m.cfg.logger.Warn("the partition is still assigned here; taking it over anew", "topic", m.input.Name, "partition", p.id)
-		if m.cfg.trace.GivenUp != nil {
-			m.cfg.trace.GivenUp(GiveUpInfo{Topic: m.input.Name, Partition: p.id, Reason: err})
-		}
-		m.consumer.PauseFetchPartitions(m.only(p.id))
-		m.own(next)
-	}()
+		return nil // revoked, lost or closed meanwhile
+	}
+	count := m.mu.fences[p.id]
+	if count.generation != generation {
+		count = fenceCount{generation: generation}
+	}
+	count.times++
+	m.mu.fences[p.id] = count
+	var again *Partition
+	if count.times < maxFences {
+		again = m.newPartition(p.id)
+		again.locate(noPosition) // kgo's own fetch is long over, and its position is past what is committed
+		m.mu.partitions[p.id] = again
+	}
+	m.mu.Unlock()
+	if again == nil {
+		m.fail(fmt.Errorf("persistence: partition %d of %s was fenced %d times under generation %d although it stays assigned: %w",
+			p.id, m.input.Name, count.times, generation, why))
+		return nil
+	}
+	p.log.Warn("the partition is still assigned here; taking it over anew", "generation", generation)
+	if m.cfg.trace.GivenUp != nil {
+		m.cfg.trace.GivenUp(GiveUpInfo{Topic: m.input.Name, Partition: p.id, Reason: why})
+	}
+	m.consumer.PauseFetchPartitions(m.only(p.id))
+	return again
 }
 
 // takeoverFailed ends an ownership that never began.

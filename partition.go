@@ -71,7 +71,7 @@ type Partition struct {
 	located     chan struct{} // closed: kgo has fetched the committed offset
 	handlerDone chan struct{} // closed: the handler returned, or never will run
 	loopDone    chan struct{} // closed: the group commit ended, or never began
-	over        chan struct{} // closed: the ownership is over
+	over        chan struct{} // closed: the ownership is over and nothing of it is left
 
 	initOnce sync.Once
 	activate sync.Once
@@ -232,7 +232,7 @@ func (p *Partition) newWrite(b Batch) (*write, error) {
 	}
 	if b.Through != nil {
 		if err := p.mine(b.Through); err != nil {
-			return nil, fmt.Errorf("Through: %w", err)
+			return nil, fmt.Errorf("the batch's Through: %w", err)
 		}
 		w.through = after(b.Through)
 	} else if w.records() == 0 {

@@ -51,16 +51,13 @@ type Module struct {
 		inputs     int // partitions of the input topic
 		snapshots  int
 	}
-	handlers sync.WaitGroup
-	failure  chan error    // the first error that ends Run
-	stop     chan struct{} // closed by Close
+	handlers sync.WaitGroup // added to with mu held, while not stopping
+	failure  chan error     // the first error that ends Run
+	stop     chan struct{}  // closed by Close
 	stopOnce sync.Once
 	stopCtx  atomic.Pointer[context.Context] // Close's, bounding the shutdown
 	ended    chan struct{}                   // closed when Run has ended
-	result   struct {
-		sync.Mutex
-		unflushed []Unflushed
-	}
+	flushErr error                           // what Run could not flush; read after ended
 }
 
 // New checks the configuration, all of it, and makes a Module. It does not talk
@@ -117,7 +114,8 @@ func (m *Module) Partition(id int32) (*Partition, error) {
 // partition that is assigned to this member, until ctx ends, a handler fails,
 // or Close is called. Then it gives all partitions up as if they were revoked
 // (no new records, flush, commit), leaves the group, and returns: nil after ctx
-// or Close, else what went wrong. It can be called once.
+// or Close, else what went wrong, and an *UnflushedError if there was not
+// enough time to flush. It can be called once.
 //
 // Handlers have RevokeTimeout to flush; one that has not returned after twice
 // that is named in the error and left behind.
@@ -179,7 +177,11 @@ func (m *Module) shutDown() error {
 
 	bound, cancel := m.shutdownContext()
 	defer cancel()
-	m.giveUp(bound, all, ErrClosed)
+	var flushErr error
+	if cut := m.giveUp(bound, all, ErrClosed); len(cut) > 0 {
+		slices.SortFunc(cut, func(a, b Unflushed) int { return int(a.Partition - b.Partition) })
+		flushErr = &UnflushedError{Partitions: cut, Err: context.Cause(bound)}
+	}
 
 	leave, cancelLeave := context.WithTimeout(context.Background(), m.cfg.revokeTimeout)
 	defer cancelLeave()
@@ -187,26 +189,32 @@ func (m *Module) shutDown() error {
 		m.cfg.logger.Warn("the group was not left in order; it goes on without this member after the session timeout",
 			"group", m.cfg.user.group, "error", err)
 	}
-	return m.awaitHandlers(all)
+	m.flushErr = flushErr
+	return errors.Join(flushErr, m.awaitHandlers(all))
 }
 
-// shutdownContext bounds the flush by RevokeTimeout and by Close's context.
+// shutdownContext bounds the flush by RevokeTimeout and by Close's context,
+// which may come later.
 func (m *Module) shutdownContext() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), m.cfg.revokeTimeout, fmt.Errorf("RevokeTimeout of %v passed", m.cfg.revokeTimeout))
-	cut := func() {
-		if c := m.stopCtx.Load(); c != nil {
-			context.AfterFunc(*c, cancel)
-		}
-	}
-	cut()
+	ctx, cut := context.WithCancelCause(ctx)
 	go func() {
 		select {
 		case <-m.stop:
-			cut()
+		case <-ctx.Done():
+			return
+		}
+		closing := *m.stopCtx.Load()
+		select {
+		case <-closing.Done():
+			cut(context.Cause(closing))
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, cancel
+	return ctx, func() {
+		cut(nil)
+		cancel()
+	}
 }
 
 // awaitHandlers waits for handlers that were told to return.
@@ -235,8 +243,8 @@ func (m *Module) awaitHandlers(all []*Partition) error {
 }
 
 // Close ends Run as if its ctx had ended, waits for it, and closes all clients.
-// It blocks until then, or until ctx ends: then the flush is cut short, and an
-// *UnflushedError lists what was not flushed. It may be called more than once.
+// It blocks until then. If ctx ends first, the flush is cut short. An
+// *UnflushedError lists what was not flushed, if anything. It may be called more than once.
 func (m *Module) Close(ctx context.Context) error {
 	m.stopCtx.CompareAndSwap(nil, &ctx)
 	m.stopOnce.Do(func() { close(m.stop) })
@@ -249,11 +257,8 @@ func (m *Module) Close(ctx context.Context) error {
 	}
 	m.consumer.Close()
 	m.reader.Close()
-	m.result.Lock()
-	defer m.result.Unlock()
-	if len(m.result.unflushed) > 0 && ctx.Err() != nil {
-		slices.SortFunc(m.result.unflushed, func(a, b Unflushed) int { return int(a.Partition - b.Partition) })
-		return &UnflushedError{Partitions: m.result.unflushed, Err: context.Cause(ctx)}
+	if running && m.flushErr != nil {
+		return m.flushErr
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ type producer struct {
 	// version is the transaction.version that the client was made for.
 	version int16
 	doubt   *doubt
+	closing sync.Once
 }
 
 // transactionalID names a partition's producer. The middle word keeps it apart
@@ -52,7 +54,9 @@ func (m *Module) newProducer(ctx context.Context, partition int32) (*producer, e
 	return p, nil
 }
 
-func (p *producer) close() { p.cl.Close() }
+// close cuts the connections; nothing is sent. It may be called twice, by the
+// owning goroutine and from outside.
+func (p *producer) close() { p.closing.Do(p.cl.Close) }
 
 func (p *producer) commitOffset(ctx context.Context, m wire.Member, topic wire.Topic, partition int32, pos wire.Position) error {
 	id, epoch, err := p.cl.ProducerID(ctx)
