@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kafkafence/persistence/internal/format"
@@ -29,8 +30,8 @@ import (
 //	      refused: ask again under the next generation, in this transaction
 //	    produce snapshots and outputs
 //	    end the transaction
-//	      no answer: replace the producer, look for this transaction's name
-//	      in the committed offset's metadata
+//	      no answer: look for this transaction's name in the metadata of the
+//	      committed offset; while it is pending, replace the producer
 //	  answer every caller
 //
 // Invariants: every transaction carries an offset commit with a live generation;
@@ -125,7 +126,11 @@ type broker struct {
 	// renew replaces the producer, which aborts or completes whatever the old
 	// one left.
 	renew func(ctx context.Context, why error) error
-	// lastCommit fetches the metadata of the group's settled commit.
+	// confirm commits the offset outside of a transaction, to ask the
+	// coordinator whether the generation is still good.
+	confirm func(ctx context.Context, m wire.Member, pos wire.Position) error
+	// lastCommit fetches the metadata of the group's commit, if no
+	// transaction is pending on it; if one is, UNSTABLE_OFFSET_COMMIT.
 	lastCommit func(ctx context.Context) (string, error)
 	// doubtful reports, once, that a request of the last transactions got no
 	// answer at some try, so that it may still arrive.
@@ -171,7 +176,8 @@ type groupCommit struct {
 	offsets    *offsets
 	trace      *Trace
 	log        *slog.Logger
-	nonce      string // names this ownership's transactions
+	nonce      string // names this ownership's commits
+	inherited  string // the commit's metadata at the takeover
 	fatal      func(error)
 	inFlight   atomic.Int64
 	exclusive  gate  // held during a transaction, and by an offset commit outside of one
@@ -216,7 +222,7 @@ func (g *groupCommit) tidy(ctx context.Context) {
 	if g.needsRenew == nil && g.broker.doubtful() {
 		g.needsRenew = errors.New("a request's reply was lost, and below transaction.version 2 it could still arrive in a later transaction")
 	}
-	if g.needsRenew != nil && g.broker.open() == nil && g.queue.len() == 0 {
+	if g.needsRenew != nil && !isProducerFenced(g.needsRenew) && g.broker.open() == nil && g.queue.len() == 0 {
 		if err := g.renew(ctx); err != nil {
 			g.log.Warn("the producer could not be replaced yet; the next write tries again", "error", err)
 		}
@@ -302,17 +308,17 @@ func (g *groupCommit) attempts(ctx context.Context, batch []*write) (t trial) {
 		if pause > 0 && !sleep(ctx, pause) {
 			continue
 		}
+		var a attempt
 		if g.needsRenew != nil {
-			if last = g.renew(ctx); last != nil {
-				if judge(stageBegin, last) == impossible {
-					t.verdict, t.err = impossible, last
-					return t
-				}
+			if a = g.renewConfirmed(ctx, deadline); a.err != nil && a.verdict != askOwnership && a.verdict != impossible {
+				last = a.err
 				continue
 			}
 		}
-		t.attempts++
-		a := g.attempt(ctx, batch, deadline)
+		if a.err == nil {
+			t.attempts++
+			a = g.attempt(ctx, batch, deadline)
+		}
 		t.generation, t.offset, last = a.generation, a.offset, a.err
 		if a.verdict == unsettled {
 			a = g.settle(ctx, a, deadline)
@@ -347,6 +353,7 @@ type attempt struct {
 	name       string
 	pos        position
 	end        int64 // the snapshot partition's end if it committed
+	survived   *FenceInfo
 	err        error
 }
 
@@ -388,46 +395,15 @@ func (g *groupCommit) attempt(ctx context.Context, batch []*write, deadline time
 		a.end += int64(snapshots) + 1 // and the marker
 	}
 	g.sequence++
-	a.name = g.nonce + "-" + strconv.FormatInt(g.sequence, 36)
-	pos := wire.Position{Offset: a.pos.offset, Epoch: a.pos.epoch, Metadata: format.Metadata{End: a.end, Transaction: a.name}.String()}
+	a.name = strconv.FormatInt(g.sequence, 36)
+	pos := wire.Position{Offset: a.pos.offset, Epoch: a.pos.epoch, Metadata: format.Metadata{End: a.end, Owner: g.nonce, Transaction: a.name}.String()}
 
 	bounded, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	var survived *FenceInfo
-	for {
-		err := g.broker.commitOffset(bounded, member, pos)
-		if err == nil {
-			break
-		}
-		if judge(stageOffsets, err) != askOwnership {
-			return fail(stageOffsets, err)
-		}
-		began := time.Now()
-		info := FenceInfo{Topic: g.topic, Partition: g.partition, Refused: member.Generation, Err: err}
-		switch awaitOwnership(bounded, g.fenceWait, member.Generation, func() int32 { return g.broker.member().Generation }, g.broker.open) {
-		case movedOn:
-			member = g.broker.member()
-			if err := g.broker.open(); err != nil {
-				return fail(stageOffsets, err)
-			}
-			if member.ID == "" || member.Generation <= 0 {
-				return fail(stageOffsets, ErrNotJoined)
-			}
-			info.Current, info.Waited = member.Generation, time.Since(began)
-			a.generation, survived = member.Generation, &info
-		case closed:
-			fail(stageOffsets, err)
-			a.verdict, a.err = unlanded, join(g.why(ctx), err)
-			return a
-		case stale:
-			fail(stageOffsets, err)
-			info.Current, info.Waited = g.broker.member().Generation, time.Since(began)
-			a.err = fmt.Errorf("%w: generation %d was refused and no newer one came within %v: %w", ErrFenced, info.Refused, info.Waited.Round(time.Millisecond), err)
-			if g.trace.Fenced != nil {
-				g.trace.Fenced(info)
-			}
-			return a
-		}
+	if v, err := g.gated(bounded, &a, member, func(m wire.Member) error { return g.broker.commitOffset(bounded, m, pos) }); err != nil {
+		fail(stageOffsets, err)
+		a.verdict = v
+		return a
 	}
 
 	records := g.records(batch, snapshots, a.pos.offset)
@@ -451,14 +427,43 @@ func (g *groupCommit) attempt(ctx context.Context, batch []*write, deadline time
 		return fail(stageEnd, err)
 	}
 	g.landed(a, records)
-	if survived != nil {
+	if a.survived != nil {
 		g.log.Info("a write was refused under one generation and committed under the next; the partition stayed here",
-			"refused", survived.Refused, "generation", survived.Current, "waited", survived.Waited)
+			"refused", a.survived.Refused, "generation", a.survived.Current, "waited", a.survived.Waited)
 		if g.trace.FenceSurvived != nil {
-			g.trace.FenceSurvived(*survived)
+			g.trace.FenceSurvived(*a.survived)
 		}
 	}
 	return a
+}
+
+// gated sends what carries the generation, and sends it again under the next
+// generation when one is refused and the ownership goes on.
+func (g *groupCommit) gated(ctx context.Context, a *attempt, member wire.Member, send func(wire.Member) error) (verdict, error) {
+	for {
+		err := send(member)
+		v := judge(stageOffsets, err)
+		if v != askOwnership {
+			return v, err
+		}
+		began := time.Now()
+		info := FenceInfo{Topic: g.topic, Partition: g.partition, Refused: member.Generation, Err: err}
+		how := awaitOwnership(ctx, g.fenceWait, member.Generation, func() int32 { return g.broker.member().Generation }, g.broker.open)
+		member = g.broker.member()
+		info.Current, info.Waited = member.Generation, time.Since(began)
+		if how == movedOn && g.broker.open() == nil && member.ID != "" && member.Generation > 0 {
+			a.generation, a.survived = member.Generation, &info
+			continue
+		}
+		if reason := g.broker.open(); reason != nil || how == closed {
+			return unlanded, join(g.why(ctx), err)
+		}
+		if g.trace.Fenced != nil {
+			g.trace.Fenced(info)
+		}
+		return askOwnership, fmt.Errorf("%w: generation %d was refused and no newer one came within %v: %w",
+			ErrFenced, info.Refused, info.Waited.Round(time.Millisecond), err)
+	}
 }
 
 // landed notes what a committed transaction moved.
@@ -473,45 +478,85 @@ func (g *groupCommit) landed(a attempt, records []*kgo.Record) {
 }
 
 // settle finds out what became of a transaction whose end got no clear answer.
-// The new producer's InitProducerID returns only when the old transaction is
-// over, and then the committed offset's metadata names the last one that
-// committed.
+// Its offset commit was accepted, so it is pending until the transaction is
+// over; once nothing is pending, the metadata of the committed offset names
+// the last transaction that committed. While it is pending, a new producer's
+// InitProducerID ends it.
 func (g *groupCommit) settle(ctx context.Context, a attempt, deadline time.Time) attempt {
 	lost := a.err
+	unknown := func(err error) attempt {
+		a.verdict, a.err = unsettled, fmt.Errorf("%w: %w", ErrUnknownOutcome, join(err, lost))
+		return a
+	}
 	for pause := time.Millisecond; ; pause = min(pause*2, 500*time.Millisecond) {
-		err := g.broker.open()
-		if err == nil && time.Now().After(deadline) {
-			err = fmt.Errorf("not settled within %v", g.patience)
+		if err := g.broker.open(); err != nil {
+			return unknown(err)
 		}
-		if err != nil {
-			a.verdict, a.err = unsettled, fmt.Errorf("%w: %w", ErrUnknownOutcome, join(err, lost))
-			return a
+		if time.Now().After(deadline) {
+			return unknown(fmt.Errorf("not settled within %v", g.patience))
 		}
-		if g.needsRenew != nil {
-			err = g.renew(ctx)
-		}
-		var metadata string
-		if err == nil {
-			metadata, err = g.broker.lastCommit(ctx)
+		metadata, err := g.broker.lastCommit(ctx)
+		if errors.Is(err, kerr.UnstableOffsetCommit) {
+			if err = g.renew(ctx); err == nil {
+				continue
+			}
 		}
 		if err != nil {
 			g.log.Warn("a transaction's outcome is not settled yet", "error", err)
 			sleep(ctx, pause)
 			continue
 		}
-		if m, ok := format.ParseMetadata(metadata); ok && m.Transaction == a.name {
+		m, _ := format.ParseMetadata(metadata)
+		switch {
+		case m.Owner == g.nonce && m.Transaction == a.name:
 			g.log.Info("the reply to a commit was lost; it did commit", "error", lost)
 			g.landed(a, nil)
 			a.verdict, a.err = committed, nil
 			return a
+		case m.Owner == g.nonce || metadata == g.inherited:
+			g.log.Info("the reply to a commit was lost; it did not commit and is tried again", "error", lost)
+			a.verdict, a.err = unlanded, lost
+			if isProducerFenced(lost) {
+				a.verdict = producerGone
+			}
+			return a
+		default:
+			// Whatever this one did is covered by a commit since.
+			return unknown(fmt.Errorf("another owner has committed since (%q)", metadata))
 		}
-		g.log.Info("the reply to a commit was lost; it did not commit and is tried again", "error", lost)
-		a.verdict, a.err = unlanded, lost
-		if isProducerFenced(lost) {
-			a.verdict = producerGone
-		}
-		return a
 	}
+}
+
+// renewConfirmed replaces the producer. One that was fenced may have been
+// fenced by the partition's next owner, whose producer would be fenced in turn;
+// so the generation is asked first.
+func (g *groupCommit) renewConfirmed(ctx context.Context, deadline time.Time) (a attempt) {
+	if isProducerFenced(g.needsRenew) {
+		bounded, cancel := context.WithDeadline(ctx, deadline)
+		defer cancel()
+		member := g.broker.member()
+		a.generation = member.Generation
+		if err := g.broker.open(); err != nil {
+			a.verdict, a.err = unlanded, err
+			return a
+		}
+		if member.ID == "" || member.Generation <= 0 {
+			a.verdict, a.err = impossible, ErrNotJoined
+			return a
+		}
+		at := g.offsets.committable()
+		pos := wire.Position{Offset: at.offset, Epoch: at.epoch, Metadata: format.Metadata{End: g.end, Owner: g.nonce}.String()}
+		v, err := g.gated(bounded, &a, member, func(m wire.Member) error { return g.broker.confirm(bounded, m, pos) })
+		if err != nil {
+			a.verdict, a.err = v, err
+			return a
+		}
+		g.offsets.settled(at)
+	}
+	if err := g.renew(ctx); err != nil {
+		a.verdict, a.err = judge(stageBegin, err), err
+	}
+	return a
 }
 
 // renew replaces the producer.
@@ -521,7 +566,8 @@ func (g *groupCommit) renew(ctx context.Context) error {
 	if err := g.broker.open(); err != nil {
 		return err
 	}
-	if err := g.broker.renew(ctx, g.needsRenew); err != nil {
+	why := g.needsRenew
+	if err := g.broker.renew(ctx, why); err != nil {
 		return fmt.Errorf("replacing the producer: %w", err)
 	}
 	g.needsRenew = nil

@@ -135,7 +135,7 @@ func (m *Module) commitOffsets(ctx context.Context, held []*Partition) map[int32
 			continue
 		}
 		at[p.id] = pos
-		due[p.id] = wire.Position{Offset: pos.offset, Epoch: pos.epoch, Metadata: format.Metadata{End: p.commit.end}.String()}
+		due[p.id] = wire.Position{Offset: pos.offset, Epoch: pos.epoch, Metadata: format.Metadata{End: p.commit.end, Owner: p.commit.nonce}.String()}
 	}
 	if len(due) == 0 {
 		return failed

@@ -160,8 +160,15 @@ func (m *Module) newBroker(p *Partition) broker {
 			p.log.Info("producer replaced", "reason", why, "took", time.Since(began))
 			return nil
 		},
+		confirm: func(ctx context.Context, member wire.Member, pos wire.Position) error {
+			results, err := wire.OffsetCommit(ctx, m.reader, member, m.input, map[int32]wire.Position{p.id: pos})
+			if err != nil {
+				return err
+			}
+			return results[p.id]
+		},
 		lastCommit: func(ctx context.Context) (string, error) {
-			c, err := wire.StableOffset(ctx, m.reader, m.cfg.user.group, m.input, p.id)
+			c, err := wire.CommittedOffset(ctx, m.reader, m.cfg.user.group, m.input, p.id)
 			return c.Metadata, err
 		},
 		doubtful: func() bool {

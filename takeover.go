@@ -129,7 +129,7 @@ func (m *Module) takeOver(p *Partition) error {
 		maxWrites: m.cfg.maxWrites, maxBytes: m.cfg.maxBytes,
 		patience: m.cfg.txnTimeout, fenceWait: ownershipWait(m.cfg.user.heartbeatInterval, m.cfg.user.serverSide),
 		broker: m.newBroker(p), queue: p.queue, offsets: &p.offsets, trace: &m.cfg.trace, log: p.log,
-		nonce: nonce(), end: end, exclusive: newGate(),
+		nonce: nonce(), inherited: last.Metadata, end: end, exclusive: newGate(),
 		fatal: func(err error) { m.fenced(p, err) },
 	}
 	info := TakeoverInfo{Topic: m.input.Name, Partition: p.id, Generation: m.member().Generation,

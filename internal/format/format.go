@@ -70,20 +70,27 @@ type Metadata struct {
 	// commit is in effect: a later high watermark below it means that
 	// acknowledged snapshots are gone.
 	End int64
-	// Transaction names the transaction that carried the commit, uniquely;
-	// empty for a commit outside of one. It is how a lost EndTxn reply is
-	// settled.
+	// Owner names the ownership that committed, uniquely.
+	Owner string
+	// Transaction names the transaction that carried the commit, uniquely
+	// for its owner; empty for a commit outside of one. It is how a lost
+	// EndTxn reply is settled.
 	Transaction string
 }
 
 const metadataV1 = "persistence:1"
 
-// String encodes the metadata, for example "persistence:1;end=42;txn=5f0c-7".
+// String encodes the metadata, for example
+// "persistence:1;end=42;own=1h2k9q;txn=7".
 func (m Metadata) String() string {
 	b := make([]byte, 0, 64)
 	b = append(b, metadataV1...)
 	b = append(b, ";end="...)
 	b = strconv.AppendInt(b, m.End, 10)
+	if m.Owner != "" {
+		b = append(b, ";own="...)
+		b = append(b, m.Owner...)
+	}
 	if m.Transaction != "" {
 		b = append(b, ";txn="...)
 		b = append(b, m.Transaction...)
@@ -104,6 +111,8 @@ func ParseMetadata(s string) (m Metadata, ok bool) {
 		switch name, value, _ := strings.Cut(field, "="); name {
 		case "end":
 			m.End = offset([]byte(value))
+		case "own":
+			m.Owner = value
 		case "txn":
 			m.Transaction = value
 		}

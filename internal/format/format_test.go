@@ -38,8 +38,9 @@ func TestHeadersOfOthersGiveNoOffsets(t *testing.T) {
 
 func TestMetadataRoundTrip(t *testing.T) {
 	for want, m := range map[string]Metadata{
-		"persistence:1;end=42;txn=5f0c-7": {End: 42, Transaction: "5f0c-7"},
-		"persistence:1;end=0":             {End: 0},
+		"persistence:1;end=42;own=1h2k9q;txn=7": {End: 42, Owner: "1h2k9q", Transaction: "7"},
+		"persistence:1;end=9;own=1h2k9q":        {End: 9, Owner: "1h2k9q"},
+		"persistence:1;end=0":                   {End: 0},
 	} {
 		require.Equal(t, want, m.String(), "the wire form is a promise")
 		got, ok := ParseMetadata(want)
@@ -59,7 +60,7 @@ func TestMetadataOfOthersIsNotOurs(t *testing.T) {
 }
 
 func FuzzParseMetadata(f *testing.F) {
-	f.Add("persistence:1;end=42;txn=5f0c-7")
+	f.Add("persistence:1;end=42;own=1h2k9q;txn=7")
 	f.Add("persistence:1;end=;=;")
 	f.Fuzz(func(t *testing.T, s string) {
 		m, ok := ParseMetadata(s)

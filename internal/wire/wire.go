@@ -155,41 +155,46 @@ type Committed struct {
 // may still change it is pending (RequireStable, KIP-447).
 func StableOffset(ctx context.Context, cl *kgo.Client, group string, topic Topic, partition int32) (c Committed, err error) {
 	err = until(ctx, kerr.UnstableOffsetCommit, func() error {
-		r := kmsg.NewPtrOffsetFetchRequest()
-		r.RequireStable = true
-		g := kmsg.NewOffsetFetchRequestGroup()
-		g.Group = group
-		gt := kmsg.NewOffsetFetchRequestGroupTopic()
-		gt.Topic, gt.TopicID, gt.Partitions = topic.Name, topic.ID, []int32{partition}
-		g.Topics = append(g.Topics, gt)
-		r.Groups = append(r.Groups, g)
-		resp, err := r.RequestWith(ctx, cl)
-		if err != nil {
-			return err
-		}
-		if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-			return err
-		}
-		for _, g := range resp.Groups {
-			if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
-				return err
-			}
-			for _, t := range g.Topics {
-				for _, p := range t.Partitions {
-					c, err = committed(p.Offset, p.LeaderEpoch, p.Metadata), kerr.ErrorForCode(p.ErrorCode)
-					return err
-				}
-			}
-		}
-		for _, t := range resp.Topics {
-			for _, p := range t.Partitions {
-				c, err = committed(p.Offset, p.LeaderEpoch, p.Metadata), kerr.ErrorForCode(p.ErrorCode)
-				return err
-			}
-		}
-		return fmt.Errorf("the broker's answer to OffsetFetch leaves out partition %d of %s", partition, topic.Name)
+		c, err = CommittedOffset(ctx, cl, group, topic, partition)
+		return err
 	})
 	return c, err
+}
+
+// CommittedOffset is StableOffset without the wait: while a transaction is
+// pending, the error is UNSTABLE_OFFSET_COMMIT.
+func CommittedOffset(ctx context.Context, cl *kgo.Client, group string, topic Topic, partition int32) (Committed, error) {
+	r := kmsg.NewPtrOffsetFetchRequest()
+	r.RequireStable = true
+	g := kmsg.NewOffsetFetchRequestGroup()
+	g.Group = group
+	gt := kmsg.NewOffsetFetchRequestGroupTopic()
+	gt.Topic, gt.TopicID, gt.Partitions = topic.Name, topic.ID, []int32{partition}
+	g.Topics = append(g.Topics, gt)
+	r.Groups = append(r.Groups, g)
+	resp, err := r.RequestWith(ctx, cl)
+	if err != nil {
+		return Committed{}, err
+	}
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return Committed{}, err
+	}
+	for _, g := range resp.Groups {
+		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
+			return Committed{}, err
+		}
+		for _, t := range g.Topics {
+			for _, p := range t.Partitions {
+				return committed(p.Offset, p.LeaderEpoch, p.Metadata), kerr.ErrorForCode(p.ErrorCode)
+			}
+		}
+	}
+	for _, t := range resp.Topics { // brokers below 3.0
+		for _, p := range t.Partitions {
+			return committed(p.Offset, p.LeaderEpoch, p.Metadata), kerr.ErrorForCode(p.ErrorCode)
+		}
+	}
+	return Committed{}, fmt.Errorf("the broker's answer to OffsetFetch leaves out partition %d of %s", partition, topic.Name)
 }
 
 func committed(offset int64, epoch int32, metadata *string) Committed {
