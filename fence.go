@@ -131,7 +131,7 @@ func isRecordRefused(err error) bool {
 func isImpossible(err error) bool {
 	return isAny(err, kerr.GroupAuthorizationFailed, kerr.TransactionalIDAuthorizationFailed, kerr.ClusterAuthorizationFailed,
 		kerr.TopicAuthorizationFailed, kerr.OffsetMetadataTooLarge, kerr.InvalidCommitOffsetSize, kerr.InvalidGroupID,
-		kerr.InvalidTransactionTimeout, kerr.UnsupportedVersion, kerr.UnknownTopicID, kerr.SaslAuthenticationFailed) ||
+		kerr.InvalidTransactionTimeout, kerr.UnsupportedVersion, kerr.SaslAuthenticationFailed) ||
 		errors.Is(err, kgo.ErrClientClosed)
 }
 

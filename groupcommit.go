@@ -219,13 +219,20 @@ func (g *groupCommit) run(ctx context.Context) {
 // tidy replaces a producer that may have something open, so that nothing stays
 // pinned until the next write.
 func (g *groupCommit) tidy(ctx context.Context) {
-	if g.needsRenew == nil && g.broker.doubtful() {
-		g.needsRenew = errors.New("a request's reply was lost, and below transaction.version 2 it could still arrive in a later transaction")
-	}
+	g.doubt()
 	if g.needsRenew != nil && !isProducerFenced(g.needsRenew) && g.broker.open() == nil && g.queue.len() == 0 {
-		if err := g.renew(ctx); err != nil {
+		bounded, cancel := context.WithTimeout(ctx, g.patience)
+		defer cancel()
+		if err := g.renew(bounded); err != nil {
 			g.log.Warn("the producer could not be replaced yet; the next write tries again", "error", err)
 		}
+	}
+}
+
+// doubt condemns a producer whose last requests may still be on their way.
+func (g *groupCommit) doubt() {
+	if g.needsRenew == nil && g.broker.doubtful() {
+		g.needsRenew = errors.New("a request's reply was lost, and below transaction.version 2 it could still arrive in a later transaction")
 	}
 }
 
@@ -309,6 +316,7 @@ func (g *groupCommit) attempts(ctx context.Context, batch []*write) (t trial) {
 			continue
 		}
 		var a attempt
+		g.doubt()
 		if g.needsRenew != nil {
 			if a = g.renewConfirmed(ctx, deadline); a.err != nil && a.verdict != askOwnership && a.verdict != impossible {
 				last = a.err
@@ -317,16 +325,21 @@ func (g *groupCommit) attempts(ctx context.Context, batch []*write) (t trial) {
 		}
 		if a.err == nil {
 			t.attempts++
-			a = g.attempt(ctx, batch, deadline)
+			survived := a.survived
+			if a = g.attempt(ctx, batch, deadline); a.survived == nil {
+				a.survived = survived
+			}
 		}
 		t.generation, t.offset, last = a.generation, a.offset, a.err
 		if a.verdict == unsettled {
-			a = g.settle(ctx, a, deadline)
+			// However late it is, an answer is worth some more time.
+			a = g.settle(ctx, a, later(deadline, time.Now().Add(g.patience/2)))
 			last = a.err
 		}
 		switch a.verdict {
 		case committed:
 			t.verdict, t.err = committed, nil
+			g.survived(a.survived)
 			return t
 		case askOwnership:
 			// Stayed refused: it is somebody else's.
@@ -421,20 +434,25 @@ func (g *groupCommit) attempt(ctx context.Context, batch []*write, deadline time
 	if err := g.broker.open(); err != nil {
 		return fail(stageProduce, err)
 	}
-	// From here on the transaction may commit, so its context is the
-	// ownership's, not the batch's.
-	if err := g.broker.end(ctx); err != nil {
+	// From here on the transaction may commit. Its bound is when the broker
+	// ends it by itself.
+	if err := g.broker.end(bounded); err != nil {
 		return fail(stageEnd, err)
 	}
 	g.landed(a, records)
-	if a.survived != nil {
-		g.log.Info("a write was refused under one generation and committed under the next; the partition stayed here",
-			"refused", a.survived.Refused, "generation", a.survived.Current, "waited", a.survived.Waited)
-		if g.trace.FenceSurvived != nil {
-			g.trace.FenceSurvived(*a.survived)
-		}
-	}
 	return a
+}
+
+// survived tells of a fence that the ownership survived.
+func (g *groupCommit) survived(f *FenceInfo) {
+	if f == nil {
+		return
+	}
+	g.log.Info("a write was refused under one generation and committed under the next; the partition stayed here",
+		"refused", f.Refused, "generation", f.Current, "waited", f.Waited)
+	if g.trace.FenceSurvived != nil {
+		g.trace.FenceSurvived(*f)
+	}
 }
 
 // gated sends what carries the generation, and sends it again under the next
@@ -488,11 +506,13 @@ func (g *groupCommit) settle(ctx context.Context, a attempt, deadline time.Time)
 		a.verdict, a.err = unsettled, fmt.Errorf("%w: %w", ErrUnknownOutcome, join(err, lost))
 		return a
 	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	for pause := time.Millisecond; ; pause = min(pause*2, 500*time.Millisecond) {
 		if err := g.broker.open(); err != nil {
 			return unknown(err)
 		}
-		if time.Now().After(deadline) {
+		if !time.Now().Before(deadline) {
 			return unknown(fmt.Errorf("not settled within %v", g.patience))
 		}
 		metadata, err := g.broker.lastCommit(ctx)
@@ -531,9 +551,9 @@ func (g *groupCommit) settle(ctx context.Context, a attempt, deadline time.Time)
 // fenced by the partition's next owner, whose producer would be fenced in turn;
 // so the generation is asked first.
 func (g *groupCommit) renewConfirmed(ctx context.Context, deadline time.Time) (a attempt) {
+	bounded, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	if isProducerFenced(g.needsRenew) {
-		bounded, cancel := context.WithDeadline(ctx, deadline)
-		defer cancel()
 		member := g.broker.member()
 		a.generation = member.Generation
 		if err := g.broker.open(); err != nil {
@@ -553,7 +573,7 @@ func (g *groupCommit) renewConfirmed(ctx context.Context, deadline time.Time) (a
 		}
 		g.offsets.settled(at)
 	}
-	if err := g.renew(ctx); err != nil {
+	if err := g.renew(bounded); err != nil {
 		a.verdict, a.err = judge(stageBegin, err), err
 	}
 	return a
@@ -600,6 +620,13 @@ func (g *groupCommit) records(batch []*write, snapshots int, committable int64) 
 		}
 	}
 	return records
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // nonce is a random name for an ownership, unique over all of them.

@@ -52,14 +52,18 @@ func readUserOptions(opts []kgo.Opt) (userOptions, error) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	probe := slices.Concat([]kgo.Opt{
+		// In place of kgo's own, which would commit.
+		kgo.OnPartitionsRevoked(func(context.Context, *kgo.Client, map[string][]int32) {}),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.AutoCommitInterval(unsetInterval),
 		kgo.TransactionTimeout(unsetTxnLimit),
 		kgo.ConsumerGroup(unsetGroup),
-		// In place of kgo's own, which would commit.
-		kgo.OnPartitionsRevoked(func(context.Context, *kgo.Client, map[string][]int32) {}),
 	}, opts, []kgo.Opt{kgo.WithContext(ended)})
 	cl, err := kgo.NewClient(probe...)
+	if err != nil {
+		// Without a group kgo takes no callback, and needs none put in place.
+		cl, err = kgo.NewClient(probe[1:]...)
+	}
 	if err != nil {
 		return userOptions{}, fmt.Errorf("Kafka: %w", err)
 	}
@@ -159,7 +163,9 @@ func newStartPolicy(o kgo.Offset) (startPolicy, error) {
 		case base.At(at):
 			return startPolicy{exact: at}, nil
 		case base.AfterMilli(at):
-			return startPolicy{timestamp: at, exact: -1}, nil
+			if at >= 0 {
+				return startPolicy{timestamp: at, exact: -1}, nil
+			}
 		}
 	}
 	return startPolicy{}, fmt.Errorf("%v: AtStart, AtEnd, At and AfterMilli are allowed, the offsets that resolve to one number for the consumer and the fence alike", o)

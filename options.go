@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -185,6 +186,9 @@ func newConfig(opts []Option) (config, error) {
 	if c.prefix == "" {
 		fault(`TransactionalIDPrefix "": a name that no other service on the cluster uses is required`)
 	}
+	if len(c.prefix) > maxPrefix {
+		fault("TransactionalIDPrefix of %d characters: at most %d are allowed", len(c.prefix), maxPrefix)
+	}
 	if c.commitInterval < 10*time.Millisecond {
 		fault("CommitInterval %v: at least 10ms is allowed", c.commitInterval)
 	}
@@ -200,8 +204,8 @@ func newConfig(opts []Option) (config, error) {
 	if c.recoveries < 1 {
 		fault("RecoveryConcurrency %d: at least 1 is allowed", c.recoveries)
 	}
-	if c.txnTimeout < time.Second {
-		fault("TransactionTimeout %v: at least 1s is allowed", c.txnTimeout)
+	if c.txnTimeout < time.Second || c.txnTimeout > maxTransactionTimeout {
+		fault("TransactionTimeout %v: at least 1s and at most %v are allowed, and at most the broker's transaction.max.timeout.ms", c.txnTimeout, maxTransactionTimeout)
 	}
 	if c.create && c.replication != -1 && c.replication < 1 {
 		fault("CreateSnapshotTopic replication %d: at least 1 is allowed, or -1 for the cluster's default", c.replication)
@@ -234,6 +238,12 @@ func newConfig(opts []Option) (config, error) {
 	}
 	return c, nil
 }
+
+const (
+	maxPrefix = 249
+	// What fits the protocol's milliseconds.
+	maxTransactionTimeout = math.MaxInt32 * time.Millisecond
+)
 
 func validTopic(name string) error {
 	switch {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -79,6 +80,9 @@ func New(opts ...Option) (*Module, error) {
 	m.mu.partitions = make(map[int32]*Partition)
 	m.mu.refused = make(map[int32]error)
 	m.mu.fences = make(map[int32]fenceCount)
+	if err = kgo.ValidateOpts(m.producerOptions(transactionalID(cfg.prefix, math.MaxInt32), 2)...); err != nil {
+		return nil, fmt.Errorf("persistence: the configuration cannot be used:\nKafka, for the producers: %w", err)
+	}
 	if m.consumer, err = kgo.NewClient(m.consumerOptions()...); err != nil {
 		return nil, fmt.Errorf("persistence: the configuration cannot be used:\nKafka: %w", err)
 	}

@@ -358,7 +358,7 @@ func (f *fetcher) run(ctx context.Context) {
 				b.LogStart = now.start
 				s = outOfRange(position, target, now)
 			}
-		case isImpossible(err):
+		case isImpossible(err) || errors.Is(err, cursor.ErrRecreated):
 			f.send(ctx, delivery{err: fmt.Errorf("persistence: recovery of partition %d of snapshot topic %s: %w", r.p.id, r.m.snapshot.Name, err)})
 			return
 		default:

@@ -9,6 +9,7 @@ package cursor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -51,7 +52,11 @@ type Batch struct {
 
 // ErrThrottled is returned when the broker answered without looking, as it
 // does to enforce a quota. Nothing is wrong; ask again.
-var ErrThrottled = fmt.Errorf("the broker delayed the fetch to enforce a quota")
+var ErrThrottled = errors.New("the broker delayed the fetch to enforce a quota")
+
+// ErrRecreated means that the topic was deleted and created again since the
+// cursor's topic id was looked up: what was read belongs to a log that is gone.
+var ErrRecreated = errors.New("the topic was deleted and created again while it was read")
 
 // Fetch asks the leader once for what follows position, without waiting for
 // more to be written. After an error the leader is looked up anew next time.
@@ -121,6 +126,9 @@ func (c *Cursor) locate(ctx context.Context) error {
 	for _, t := range resp.Topics {
 		if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
 			return err
+		}
+		if none := [16]byte{}; t.TopicID != none && c.topic.ID != none && t.TopicID != c.topic.ID {
+			return ErrRecreated
 		}
 		for _, p := range t.Partitions {
 			if p.Partition != c.partition {

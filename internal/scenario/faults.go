@@ -46,6 +46,9 @@ const (
 	LoseRequest
 	// LoseReply breaks the connection after the cluster has answered.
 	LoseReply
+	// HoldReply keeps the answer until Release, and what follows on its
+	// connection too.
+	HoldReply
 	// Delay breaks the connection while the request is on its way; it
 	// arrives at Deliver, out of order.
 	Delay
@@ -79,7 +82,7 @@ func (n *Network) Opt() kgo.Opt {
 			c.Close()
 			return nil, reset("dial")
 		}
-		k := &conn{Conn: c, n: n, closed: make(chan struct{}), asked: make(map[int32]int)}
+		k := &conn{Conn: c, n: n, closed: make(chan struct{}), asked: make(map[int32]int), marked: make(map[int32]*Fault)}
 		n.open[k] = struct{}{}
 		return k, nil
 	})
@@ -121,6 +124,12 @@ func (f *Fault) Hits() int {
 	f.n.mu.Lock()
 	defer f.n.mu.Unlock()
 	return f.hits
+}
+
+func (f *Fault) met() {
+	f.n.mu.Lock()
+	defer f.n.mu.Unlock()
+	f.hits++
 }
 
 // Deliver lets a delayed request arrive, and waits for the cluster's answer.
@@ -193,10 +202,10 @@ type conn struct {
 	once   sync.Once
 	closed chan struct{} // by the client
 	// Guarded by n.mu.
-	asked  map[int32]int // log index by correlation id
-	doomed map[int32]bool
-	broken bool // nothing more reaches the client
-	held   bool // the connection outlives its client's
+	asked  map[int32]int    // log index by correlation id
+	marked map[int32]*Fault // whose answer is held or lost, by correlation id
+	broken bool             // nothing more reaches the client
+	held   bool             // the connection outlives its client's
 }
 
 func (c *conn) Write(b []byte) (int, error) {
@@ -214,32 +223,23 @@ func (c *conn) Write(b []byte) (int, error) {
 	if f == nil {
 		return c.forward(b, correlation, req)
 	}
-	met := func() {
-		c.n.mu.Lock()
-		f.hits++
-		c.n.mu.Unlock()
-	}
 	switch f.do {
 	case Hold:
-		met()
+		f.met()
 		select {
 		case <-f.release:
 		case <-c.closed:
 			return 0, reset("write")
 		}
 		return c.forward(b, correlation, req)
-	case LoseReply:
+	case LoseReply, HoldReply:
 		c.n.mu.Lock()
-		if c.doomed == nil {
-			c.doomed = make(map[int32]bool)
-		}
-		c.doomed[correlation] = true
+		c.marked[correlation] = f
 		c.n.mu.Unlock()
-		met()
 		return c.forward(b, correlation, req)
 	case LoseRequest:
 		c.sever(false)
-		met()
+		f.met()
 		return len(b), nil
 	default:
 		c.sever(true)
@@ -294,11 +294,13 @@ func (c *conn) Read(b []byte) (int, error) {
 	defer c.reader.Unlock()
 	if c.frame.Len() == 0 {
 		answer, err := readFrame(c.Conn)
+		var f *Fault
 		c.n.mu.Lock()
 		broken := c.broken
 		if err == nil {
 			correlation := int32(binary.BigEndian.Uint32(answer[4:]))
-			broken = broken || c.doomed[correlation]
+			f = c.marked[correlation]
+			broken = broken || f != nil && f.do == LoseReply
 			if i, ok := c.asked[correlation]; ok && !broken {
 				delete(c.asked, correlation)
 				e := &c.n.log[i]
@@ -306,8 +308,18 @@ func (c *conn) Read(b []byte) (int, error) {
 			}
 		}
 		c.n.mu.Unlock()
+		if f != nil {
+			f.met()
+		}
 		if broken {
 			return 0, reset("read")
+		}
+		if f != nil {
+			select {
+			case <-f.release:
+			case <-c.closed:
+				return 0, reset("read")
+			}
 		}
 		if err != nil {
 			return 0, err

@@ -8,11 +8,16 @@ type Story struct {
 	Tell func(w *World)
 	// Partitions of the topics; 1 if not set.
 	Partitions int32
+	// Cleaner is set for a story that waits for the log cleaner.
+	Cleaner bool
 }
 
 // Run tells all stories on a cluster, side by side.
 func Run(t *testing.T, b Backend) {
 	for _, s := range stories() {
+		if s.Cleaner && !b.Cleaner {
+			continue
+		}
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
 			s.Tell(NewWorld(t, b, max(s.Partitions, 1)))
@@ -22,6 +27,7 @@ func Run(t *testing.T, b Backend) {
 
 func stories() []Story {
 	var all []Story
-	all = append(all, ownershipStories...)
+	all = append(append(all, ownershipStories...), transactionStories...)
+	all = append(append(all, recoveryStories...), topicStories...)
 	return all
 }

@@ -29,6 +29,8 @@ type Backend struct {
 	Opts []kgo.Opt
 	// TransactionVersion is the cluster's.
 	TransactionVersion int
+	// Cleaner: the log cleaner runs by itself, as a topic's settings say.
+	Cleaner bool
 }
 
 // Patience bounds every wait of the suite. Nothing is expected to take long;

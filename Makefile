@@ -1,0 +1,42 @@
+# The library's own checks. `make help` lists the targets.
+
+GO ?= go
+STATICCHECK = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
+BENCHTIME ?= 1x
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: lint unit integration ## everything: vet, staticcheck, unit and in-process tests, examples, real Kafka
+
+.PHONY: lint
+lint: ## gofmt, go vet and staticcheck, in all modules
+	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
+	$(GO) vet ./...
+	$(STATICCHECK) ./...
+	cd integration && $(GO) vet ./... && $(STATICCHECK) ./...
+
+.PHONY: unit
+unit: ## unit tests, the in-process scenarios and the examples, with the race detector
+	$(GO) test -race ./...
+
+.PHONY: integration
+integration: ## the suites on a real Kafka: KAFKA_BROKERS, else Docker, else Java and Maven
+	cd integration && $(GO) test -race -timeout 30m ./...
+	@cd integration && $(GO) run ./kafkatest/which
+
+.PHONY: bench
+bench: ## the benchmarks on a real Kafka
+	cd integration && $(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m . ./...
+
+.PHONY: fuzz
+fuzz: ## the fuzz tests, for half a minute each
+	$(GO) test -run '^$$' -fuzz FuzzParseMetadata -fuzztime 30s ./internal/format
+
+.PHONY: quickstart
+quickstart: ## run the quickstart example
+	$(GO) run ./examples/quickstart

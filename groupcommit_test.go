@@ -1,0 +1,1909 @@
+package persistence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/kafkafence/persistence/internal/format"
+	"github.com/kafkafence/persistence/internal/wire"
+)
+
+// ledger is the outside world of one group commit: a member, a coordinator and
+// a log, all in memory. It fails the test where the real ones would be used
+// wrongly: a transaction begun over an open one or with a producer that failed,
+// an end with a part of the batch, calls at the same time.
+//
+// The on... funcs are the script. Each is told how often it was asked before,
+// and stands in for what would go wrong; nil, or a nil error, is success.
+type ledger struct {
+	t testing.TB
+
+	onMember  func(n int)
+	onOffset  func(ctx context.Context, n int, m wire.Member) error
+	onProduce func(ctx context.Context, n int, records []*kgo.Record) []error
+	onEnd     func(ctx context.Context, n int) (landed bool, err error)
+	onRenew   func(ctx context.Context, n int) error
+	onConfirm func(ctx context.Context, n int, m wire.Member) error
+	onLast    func(ctx context.Context, n int) error
+
+	busy atomic.Bool
+	mu   struct {
+		sync.Mutex
+		member    wire.Member
+		txn       *openTxn
+		spoilt    bool // a call failed and the producer was not renewed since
+		doubt     bool
+		end       int64 // of the snapshot partition, aborted records and markers included
+		metadata  string
+		log       []*kgo.Record // committed
+		commits   []openTxn     // committed
+		offsets   []wire.Member // of each offset commit that was sent
+		produced  map[string]int
+		why       []error // of each renewal
+		calls     []string
+		questions map[string]int
+	}
+}
+
+type openTxn struct {
+	pos     *wire.Position
+	member  wire.Member
+	records []*kgo.Record
+	failed  bool
+	outside bool // no transaction: an offset commit to confirm the ownership
+}
+
+func (tx *openTxn) keys() []string { return keysOf(tx.records) }
+
+func keysOf(records []*kgo.Record) []string {
+	keys := []string{}
+	for _, r := range records {
+		keys = append(keys, string(r.Key))
+	}
+	return keys
+}
+
+func newLedger(t testing.TB) *ledger {
+	l := &ledger{t: t}
+	l.mu.member = wire.Member{Group: "group", ID: "member", Generation: 1}
+	l.mu.produced = make(map[string]int)
+	l.mu.questions = make(map[string]int)
+	return l
+}
+
+// asked counts a call; record makes it part of calls.
+func (l *ledger) asked(what string, record bool) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if record {
+		l.mu.calls = append(l.mu.calls, what)
+	}
+	l.mu.questions[what]++
+	return l.mu.questions[what] - 1
+}
+
+// alone checks that the calls that are promised to come one at a time do.
+func (l *ledger) alone() func() {
+	if !l.busy.CompareAndSwap(false, true) {
+		l.t.Error("two calls of the broker at the same time")
+	}
+	return func() { l.busy.Store(false) }
+}
+
+// spoil notes a failure: the producer is good for nothing until it is renewed.
+func (l *ledger) spoil(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.spoilt = true
+	if l.mu.txn != nil {
+		l.mu.txn.failed = true
+	}
+	return err
+}
+
+func (l *ledger) member() wire.Member {
+	if n := l.asked("member", false); l.onMember != nil {
+		l.onMember(n)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.member
+}
+
+func (l *ledger) begin() error {
+	defer l.alone()()
+	l.asked("begin", true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.txn != nil {
+		l.t.Error("a transaction was begun over an open one")
+	}
+	if l.mu.spoilt {
+		l.t.Error("a transaction was begun with a producer that had failed")
+	}
+	l.mu.txn = new(openTxn)
+	return nil
+}
+
+func (l *ledger) commitOffset(ctx context.Context, m wire.Member, pos wire.Position) error {
+	defer l.alone()()
+	n := l.asked("offset", true)
+	l.mu.Lock()
+	l.mu.offsets = append(l.mu.offsets, m)
+	if m.ID == "" || m.Generation <= 0 {
+		l.t.Errorf("an offset was sent with member %q and generation %d, which no coordinator checks", m.ID, m.Generation)
+	}
+	if l.mu.txn == nil {
+		l.t.Error("an offset was sent outside of a transaction")
+	}
+	l.mu.Unlock()
+	if l.onOffset != nil {
+		if err := l.onOffset(ctx, n, m); err != nil {
+			if !isOwnershipQuestion(err) {
+				l.spoil(err)
+			}
+			return err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.txn.pos, l.mu.txn.member = &pos, m
+	return nil
+}
+
+func (l *ledger) produce(ctx context.Context, records []*kgo.Record) []error {
+	defer l.alone()()
+	n := l.asked("produce", true)
+	l.mu.Lock()
+	if l.mu.txn == nil || l.mu.txn.pos == nil {
+		l.t.Error("records were produced before the offset was accepted")
+	}
+	for _, r := range records {
+		l.mu.produced[string(r.Key)]++
+		if r.Topic == "state" {
+			r.Offset = l.mu.end
+			l.mu.end++
+		}
+	}
+	l.mu.txn.records = append(l.mu.txn.records, records...)
+	l.mu.Unlock()
+	if l.onProduce != nil {
+		if errs := l.onProduce(ctx, n, records); len(errs) > 0 {
+			_ = l.spoil(errs[0])
+			return errs
+		}
+	}
+	return nil
+}
+
+func (l *ledger) endTxn(ctx context.Context) error {
+	defer l.alone()()
+	n := l.asked("end", true)
+	landed, err := true, error(nil)
+	if l.onEnd != nil {
+		landed, err = l.onEnd(ctx, n)
+	}
+	l.mu.Lock()
+	tx := l.mu.txn
+	if tx == nil && !landed && err != nil {
+		l.mu.Unlock()
+		return l.spoil(err) // it was aborted meanwhile
+	}
+	if tx == nil || tx.pos == nil || tx.failed {
+		l.t.Errorf("a transaction was to be committed that is not whole: %+v", tx)
+	}
+	if landed {
+		l.land(tx)
+		l.mu.txn = nil
+	}
+	l.mu.Unlock()
+	if err != nil {
+		return l.spoil(err)
+	}
+	return nil
+}
+
+// land commits. The caller holds the lock.
+func (l *ledger) land(tx *openTxn) {
+	for _, r := range tx.records {
+		if r.Topic == "state" {
+			l.mu.end++ // the marker
+			break
+		}
+	}
+	l.mu.log = append(l.mu.log, tx.records...)
+	l.mu.commits = append(l.mu.commits, *tx)
+	l.mu.metadata = tx.pos.Metadata
+	meta, ok := format.ParseMetadata(tx.pos.Metadata)
+	if !ok || meta.Owner == "" || meta.Transaction == "" {
+		l.t.Errorf("the metadata %q does not name the owner and the transaction", tx.pos.Metadata)
+	}
+	if meta.End > l.mu.end {
+		l.t.Errorf("a commit vouches for offsets below %d of a log that ends at %d", meta.End, l.mu.end)
+	}
+}
+
+func (l *ledger) renew(ctx context.Context, why error) error {
+	defer l.alone()()
+	n := l.asked("renew", true)
+	l.mu.Lock()
+	l.mu.why = append(l.mu.why, why)
+	l.mu.Unlock()
+	if why == nil {
+		l.t.Error("the producer was replaced for no reason")
+	}
+	if l.onRenew != nil {
+		if err := l.onRenew(ctx, n); err != nil {
+			return l.spoil(err)
+		}
+	}
+	l.abort()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.spoilt = false
+	return nil
+}
+
+// abort ends the open transaction, as the next InitProducerID or the
+// coordinator's timeout does.
+func (l *ledger) abort() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.txn != nil && len(l.mu.txn.records) > 0 {
+		l.mu.end++ // the marker
+	}
+	l.mu.txn = nil
+}
+
+func (l *ledger) confirm(ctx context.Context, m wire.Member, pos wire.Position) error {
+	defer l.alone()()
+	n := l.asked("confirm", true)
+	if m.ID == "" || m.Generation <= 0 {
+		l.t.Errorf("an offset was sent with member %q and generation %d, which no coordinator checks", m.ID, m.Generation)
+	}
+	if l.onConfirm != nil {
+		if err := l.onConfirm(ctx, n, m); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.metadata = pos.Metadata
+	l.mu.commits = append(l.mu.commits, openTxn{pos: &pos, member: m, outside: true})
+	return nil
+}
+
+func (l *ledger) lastCommit(ctx context.Context) (string, error) {
+	defer l.alone()()
+	n := l.asked("last", true)
+	if l.onLast != nil {
+		if err := l.onLast(ctx, n); err != nil {
+			return "", err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.txn != nil && l.mu.txn.pos != nil {
+		return "", kerr.UnstableOffsetCommit
+	}
+	return l.mu.metadata, nil
+}
+
+func (l *ledger) doubtful() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.mu.doubt
+	l.mu.doubt = false
+	return was
+}
+
+func (l *ledger) setDoubt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.doubt = true
+}
+
+func (l *ledger) setMember(id string, generation int32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.member.ID, l.mu.member.Generation = id, generation
+}
+
+// foreignCommit is another owner's commit of the group's offset.
+func (l *ledger) foreignCommit() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.metadata = format.Metadata{End: l.mu.end, Owner: "another", Transaction: "1"}.String()
+}
+
+func (l *ledger) calls() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.mu.calls)
+}
+
+func (l *ledger) count(what string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.questions[what]
+}
+
+func (l *ledger) committed() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return keysOf(l.mu.log)
+}
+
+func (l *ledger) commits() []openTxn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.mu.commits)
+}
+
+// batches are the keys of each committed transaction.
+func (l *ledger) batches() [][]string {
+	var all [][]string
+	for _, c := range l.commits() {
+		if !c.outside {
+			all = append(all, c.keys())
+		}
+	}
+	return all
+}
+
+// rig is a partition that is owned and writes to a ledger.
+type rig struct {
+	*ledger
+	*Partition
+	traced struct {
+		sync.Mutex
+		transactions []TransactionInfo
+		survived     []FenceInfo
+		fenced       []FenceInfo
+	}
+	fatal struct {
+		sync.Mutex
+		errs []error
+	}
+}
+
+const (
+	testPatience  = 10 * time.Second
+	testFenceWait = 3 * time.Second
+)
+
+func newRig(t testing.TB, tweak ...func(*groupCommit)) *rig {
+	cfg := defaults()
+	cfg.snapshotTopic = "state"
+	cfg.logger = slog.New(slog.DiscardHandler)
+	// A client that was never made has no group and no goroutines; the ledger
+	// is the member.
+	m := &Module{cfg: cfg, consumer: new(kgo.Client), input: wire.Topic{Name: "in"}, snapshot: wire.Topic{Name: "state"}}
+	r := &rig{ledger: newLedger(t), Partition: m.newPartition(0)}
+	r.commit = &groupCommit{
+		topic: "in", partition: 0, snapshots: "state",
+		maxWrites: cfg.maxWrites, maxBytes: cfg.maxBytes,
+		patience: testPatience, fenceWait: testFenceWait,
+		queue: r.queue, offsets: &r.offsets, log: r.Partition.log, nonce: "nonce", inherited: "inherited", exclusive: newGate(),
+		broker: broker{
+			member: r.ledger.member, open: r.Partition.open, begin: r.begin, commitOffset: r.commitOffset,
+			produce: r.produce, end: r.endTxn, renew: r.renew, confirm: r.confirm, lastCommit: r.lastCommit, doubtful: r.doubtful,
+		},
+		trace: &Trace{
+			Transaction: func(i TransactionInfo) {
+				r.traced.Lock()
+				defer r.traced.Unlock()
+				r.traced.transactions = append(r.traced.transactions, i)
+			},
+			FenceSurvived: func(i FenceInfo) {
+				r.traced.Lock()
+				defer r.traced.Unlock()
+				r.traced.survived = append(r.traced.survived, i)
+			},
+			Fenced: func(i FenceInfo) {
+				r.traced.Lock()
+				defer r.traced.Unlock()
+				r.traced.fenced = append(r.traced.fenced, i)
+			},
+		},
+		fatal: func(err error) {
+			r.fatal.Lock()
+			r.fatal.errs = append(r.fatal.errs, err)
+			r.fatal.Unlock()
+			r.kill(err)
+		},
+	}
+	for _, f := range tweak {
+		f(r.commit)
+	}
+	r.ledger.mu.metadata = "inherited"
+	r.offsets.start(position{0, -1})
+	require.True(t, r.startLoop())
+	t.Cleanup(func() {
+		r.kill(ErrClosed)
+		<-r.over
+	})
+	return r
+}
+
+func (r *rig) fatals() []error {
+	r.fatal.Lock()
+	defer r.fatal.Unlock()
+	return slices.Clone(r.fatal.errs)
+}
+
+func (r *rig) survived() []FenceInfo {
+	r.traced.Lock()
+	defer r.traced.Unlock()
+	return slices.Clone(r.traced.survived)
+}
+
+func (r *rig) fenced() []FenceInfo {
+	r.traced.Lock()
+	defer r.traced.Unlock()
+	return slices.Clone(r.traced.fenced)
+}
+
+func (r *rig) transactions() []TransactionInfo {
+	r.traced.Lock()
+	defer r.traced.Unlock()
+	return slices.Clone(r.traced.transactions)
+}
+
+func input(offset int64) *kgo.Record {
+	return &kgo.Record{Topic: "in", Partition: 0, Offset: offset, LeaderEpoch: 7}
+}
+
+// put is one write of keys; a through of -1 is none.
+func (r *rig) put(ctx context.Context, through int64, keys ...string) error {
+	b := Batch{}
+	for _, k := range keys {
+		b.Snapshots = append(b.Snapshots, Snapshot{Key: []byte(k), Value: []byte("v"), SourceOffset: 1})
+	}
+	if through >= 0 {
+		b.Through = input(through)
+	}
+	return r.Apply(ctx, b)
+}
+
+func (r *rig) write(keys ...string) error { return r.put(context.Background(), -1, keys...) }
+
+// outcome is a write that goes on by itself.
+type outcome struct{ err chan error }
+
+func (r *rig) start(ctx context.Context, through int64, keys ...string) *outcome {
+	o := &outcome{make(chan error, 1)}
+	go func() { o.err <- r.put(ctx, through, keys...) }()
+	synctest.Wait() // it is queued now, or taken
+	return o
+}
+
+// answered reports whether the write has returned.
+func (o *outcome) answered() bool {
+	synctest.Wait()
+	return len(o.err) == 1
+}
+
+// gate holds the first transaction at its end until it is opened, so that what
+// is written meanwhile queues.
+func (r *rig) gate(t testing.TB) (open func()) {
+	hold := make(chan struct{})
+	r.onEnd = func(ctx context.Context, n int) (bool, error) {
+		if n == 0 {
+			<-hold
+		}
+		return true, nil
+	}
+	first := r.start(context.Background(), -1, "gate")
+	require.False(t, first.answered())
+	return func() {
+		close(hold)
+		require.NoError(t, <-first.err)
+	}
+}
+
+// certainlyNot asserts an error that promises that nothing was written.
+func certainlyNot(t testing.TB, err error) {
+	t.Helper()
+	require.Error(t, err)
+	require.NotErrorIs(t, err, ErrUnknownOutcome)
+	var we *WriteError
+	require.ErrorAs(t, err, &we)
+	require.Equal(t, "in", we.Topic)
+}
+
+func TestALoneWriteGoesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for i := range 3 {
+			began := time.Now()
+			require.NoError(t, r.write("k"+strconv.Itoa(i)))
+			require.Zero(t, time.Since(began), "no time passes between a write and its commit")
+			time.Sleep(time.Hour)
+		}
+		require.Equal(t, [][]string{{"k0"}, {"k1"}, {"k2"}}, r.batches())
+		require.Equal(t, []string{"begin", "offset", "produce", "end"}, r.calls()[:4], "the fence comes before any record")
+	})
+}
+
+func TestWritesThatComeDuringATransactionFormTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		open := r.gate(t)
+		var want []string
+		var waiting []*outcome
+		for i := range 10 {
+			k := "k" + strconv.Itoa(i)
+			want = append(want, k)
+			waiting = append(waiting, r.start(context.Background(), -1, k))
+		}
+		open()
+		for _, o := range waiting {
+			require.NoError(t, <-o.err)
+		}
+		require.Equal(t, [][]string{{"gate"}, want}, r.batches(), "one transaction, in the order in which they came")
+	})
+}
+
+func TestTransactionsKeepTheirBounds(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		tweak  func(*groupCommit)
+		writes []int // records of each
+		want   []int // records of each transaction
+	}{
+		{"writes, up to the bound", func(g *groupCommit) { g.maxWrites = 4 }, []int{1, 1, 1, 1, 1, 1}, []int{4, 2}},
+		{"a write that does not fit waits for the next", func(g *groupCommit) { g.maxWrites = 4 }, []int{3, 2, 1}, []int{3, 3}},
+		{"one over the bound goes alone and whole", func(g *groupCommit) { g.maxWrites = 4 }, []int{1, 9, 1}, []int{1, 9, 1}},
+		{"one at a time", func(g *groupCommit) { g.maxWrites = 1 }, []int{1, 1, 2}, []int{1, 1, 2}},
+		{"bytes, up to the bound", func(g *groupCommit) { g.maxBytes = 350 }, []int{1, 1, 1, 1}, []int{3, 1}},
+		{"one over the byte bound goes alone and whole", func(g *groupCommit) { g.maxBytes = 350 }, []int{1, 7, 1, 1}, []int{1, 7, 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, c.tweak)
+				open := r.gate(t)
+				var waiting []*outcome
+				for i, n := range c.writes {
+					var keys []string
+					for j := range n {
+						keys = append(keys, fmt.Sprintf("%d-%d", i, j))
+					}
+					waiting = append(waiting, r.start(context.Background(), -1, keys...))
+				}
+				for i := range int64(1000) {
+					require.NoError(t, r.Advance(input(i)), "advances do not count")
+				}
+				open()
+				for _, o := range waiting {
+					require.NoError(t, <-o.err)
+				}
+				var got []int
+				for _, b := range r.batches()[1:] {
+					got = append(got, len(b))
+				}
+				require.Equal(t, c.want, got)
+				require.EqualValues(t, 1000, r.commits()[1].pos.Offset, "the next transaction carries the advance")
+			})
+		})
+	}
+}
+
+func TestTheCommittedOffsetNeverLeadsTheWritesItCovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(g *groupCommit) { g.maxWrites = 1 })
+		open := r.gate(t)
+		require.NoError(t, r.Advance(input(4)))
+		a := r.start(context.Background(), -1, "a")
+		b := r.start(context.Background(), 50, "b")
+		c := r.start(context.Background(), 30, "c")
+		open()
+		for _, o := range []*outcome{a, b, c} {
+			require.NoError(t, <-o.err)
+		}
+		var got []int64
+		for _, tx := range r.commits() {
+			got = append(got, tx.pos.Offset)
+		}
+		require.Equal(t, []int64{0, 5, 51, 51}, got, "an advance does not join a transaction that began before it, a Through only its own, and nothing goes back")
+		require.EqualValues(t, 7, r.commits()[2].pos.Epoch, "the record's leader epoch goes with it")
+		require.EqualValues(t, -1, r.commits()[0].pos.Epoch)
+		_, dirty := r.offsets.dirty()
+		require.False(t, dirty)
+	})
+}
+
+func TestThroughOfAFailedWriteIsNotCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.onOffset = func(_ context.Context, n int, _ wire.Member) error {
+			if n == 0 {
+				return kerr.GroupAuthorizationFailed
+			}
+			return nil
+		}
+		certainlyNot(t, r.put(context.Background(), 90, "a"))
+		require.NoError(t, r.write("b"))
+		require.Zero(t, r.commits()[0].pos.Offset)
+	})
+}
+
+func TestTheGenerationIsReadLiveForEachTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for generation := int32(1); generation < 5; generation++ {
+			r.setMember("member-"+strconv.Itoa(int(generation)), generation)
+			require.NoError(t, r.write("k"))
+		}
+		for i, m := range r.ledger.mu.offsets {
+			require.EqualValues(t, i+1, m.Generation)
+			require.Equal(t, "member-"+strconv.Itoa(i+1), m.ID)
+		}
+		require.EqualValues(t, 4, r.transactions()[3].Generation)
+	})
+}
+
+func TestAnUnknownGenerationIsRefusedBeforeAnythingIsSent(t *testing.T) {
+	for _, c := range []struct {
+		id         string
+		generation int32
+	}{{"", 5}, {"member", 0}, {"member", -1}, {"", -1}} {
+		t.Run(fmt.Sprintf("%q at %d", c.id, c.generation), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				r.setMember(c.id, c.generation)
+				began := time.Now()
+				err := r.write("k")
+				require.ErrorIs(t, err, ErrNotJoined)
+				certainlyNot(t, err)
+				require.Zero(t, time.Since(began))
+				require.Empty(t, r.calls(), "nothing is begun or sent")
+				require.Empty(t, r.fatals())
+				r.setMember("member", 6)
+				require.NoError(t, r.write("k"), "the ownership lives on")
+			})
+		})
+	}
+}
+
+// A revoke that closes the handle between the two reads must be seen: the
+// member's next generation would pass the coordinator's check.
+func TestTheGenerationIsReadBeforeTheHandleIsChecked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.onMember = func(int) { r.kill(ErrRevoked) }
+		err := r.write("k")
+		require.ErrorIs(t, err, ErrRevoked)
+		require.Empty(t, r.calls())
+	})
+	// And again wherever it is read while a refused generation is waited out.
+	for nth := 1; nth < 6; nth++ {
+		t.Run(fmt.Sprintf("read %d", nth), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				r.onOffset = func(_ context.Context, _ int, m wire.Member) error {
+					if m.Generation == 1 {
+						return kerr.IllegalGeneration
+					}
+					t.Errorf("sent under generation %d although the handle had closed", m.Generation)
+					return nil
+				}
+				r.onMember = func(n int) {
+					if n >= nth {
+						r.kill(ErrRevoked)
+					}
+					if n > 0 && n >= nth-1 {
+						r.setMember("member", 2)
+					}
+				}
+				err := r.write("k")
+				require.ErrorIs(t, err, ErrRevoked)
+				require.Empty(t, r.committed())
+			})
+		})
+	}
+}
+
+func TestARefusedGenerationIsAskedAgainInTheSameTransaction(t *testing.T) {
+	for _, question := range ownershipQuestions {
+		t.Run(question.Message, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				// Two rebalances in a row.
+				r.onOffset = func(_ context.Context, _ int, m wire.Member) error {
+					if m.Generation < 5 {
+						go func() {
+							time.Sleep(100 * time.Millisecond)
+							r.setMember("member", m.Generation+2)
+						}()
+						return question
+					}
+					return nil
+				}
+				require.NoError(t, r.write("k"))
+				require.Equal(t, []string{"begin", "offset", "offset", "offset", "produce", "end"}, r.calls())
+				require.Equal(t, []string{"k"}, r.committed())
+				require.EqualValues(t, 5, r.commits()[0].member.Generation)
+
+				require.Len(t, r.survived(), 1)
+				s := r.survived()[0]
+				require.EqualValues(t, 5, s.Current)
+				require.Equal(t, "in", s.Topic)
+				require.ErrorIs(t, s.Err, question)
+				require.InDelta(t, 100*time.Millisecond, s.Waited, float64(20*time.Millisecond))
+				require.EqualValues(t, 5, r.transactions()[0].Generation)
+				require.Equal(t, 1, r.transactions()[0].Attempts)
+				require.Empty(t, r.fenced())
+				require.Empty(t, r.fatals())
+			})
+		})
+	}
+}
+
+func TestAGenerationThatStaysRefusedEndsTheOwnership(t *testing.T) {
+	for _, question := range ownershipQuestions {
+		t.Run(question.Message, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				r.onOffset = func(context.Context, int, wire.Member) error { return question }
+				began := time.Now()
+				first := r.start(context.Background(), -1, "a")
+				var queued []*outcome
+				for i := range 5 {
+					queued = append(queued, r.start(context.Background(), 10, "q"+strconv.Itoa(i)))
+				}
+				err := <-first.err
+				require.Equal(t, testFenceWait, time.Since(began), "as long as the bound, and no longer")
+				require.ErrorIs(t, err, ErrFenced)
+				require.ErrorIs(t, err, question)
+				certainlyNot(t, err)
+				for _, o := range queued {
+					err := <-o.err
+					require.ErrorIs(t, err, ErrFenced)
+					certainlyNot(t, err)
+				}
+				synctest.Wait()
+				require.Len(t, r.fatals(), 1)
+				require.ErrorIs(t, r.fatals()[0], ErrFenced)
+				require.Len(t, r.fenced(), 1)
+				require.EqualValues(t, 1, r.fenced()[0].Refused)
+				require.EqualValues(t, 1, r.fenced()[0].Current)
+				require.Empty(t, r.survived())
+				require.Equal(t, []string{"begin", "offset"}, r.calls(), "nothing is produced and the epoch is left alone")
+				require.ErrorIs(t, r.write("later"), ErrFenced)
+			})
+		})
+	}
+}
+
+func TestAHandleThatClosesWhileAGenerationIsInQuestionGivesItsReason(t *testing.T) {
+	for _, reason := range []error{ErrRevoked, ErrLost, ErrClosed} {
+		t.Run(reason.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				r.onOffset = func(context.Context, int, wire.Member) error { return kerr.IllegalGeneration }
+				first := r.start(context.Background(), -1, "a")
+				queued := r.start(context.Background(), -1, "b")
+				time.Sleep(testFenceWait / 2)
+				r.kill(reason)
+				for _, o := range []*outcome{first, queued} {
+					err := <-o.err
+					require.ErrorIs(t, err, reason)
+					require.NotErrorIs(t, err, ErrFenced)
+					certainlyNot(t, err)
+				}
+				require.Empty(t, r.fatals())
+				require.Zero(t, r.count("produce"))
+			})
+		})
+	}
+}
+
+// A batch whose time ends while a generation is in question has failed for lack
+// of time: nothing was closed, and nobody else is known to be the owner.
+func TestPatienceMayEndWhileAGenerationIsInQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(g *groupCommit) { g.patience = testFenceWait / 2 })
+		r.onOffset = func(_ context.Context, _ int, m wire.Member) error {
+			if m.Generation == 1 {
+				return kerr.IllegalGeneration
+			}
+			return nil
+		}
+		err := r.write("a")
+		certainlyNot(t, err)
+		require.NotErrorIs(t, err, ErrClosed)
+		require.NotErrorIs(t, err, ErrFenced)
+		require.ErrorIs(t, err, kerr.IllegalGeneration)
+		require.ErrorContains(t, err, "TransactionTimeout")
+		require.Empty(t, r.fatals())
+		r.setMember("member", 2)
+		require.NoError(t, r.write("b"))
+	})
+}
+
+// Whatever a coordinator answers to the offset commit, a write of which it did
+// not accept the offset has not succeeded.
+func TestNoErrorOfTheOffsetCommitIsSuccess(t *testing.T) {
+	for code := int16(-1); code < 140; code++ {
+		err := kerr.ErrorForCode(code)
+		if err == nil {
+			continue
+		}
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.onOffset = func(context.Context, int, wire.Member) error { return err }
+			got := r.put(context.Background(), 5, "k")
+			certainlyNot(t, got)
+			require.ErrorIs(t, got, err, "code %d", code)
+			require.Empty(t, r.committed())
+			require.Zero(t, r.count("produce"), "code %d", code)
+			require.EqualValues(t, 0, r.offsets.committable().offset)
+		})
+	}
+}
+
+func TestABatchIsNeverCommittedInPart(t *testing.T) {
+	const n = 5
+	for name, fail := range map[string][]error{
+		"too large":        {kerr.MessageTooLarge},
+		"not enough":       {kerr.NotEnoughReplicas},
+		"abortable":        {kerr.TransactionAbortable},
+		"fenced":           {kerr.ProducerFenced},
+		"sequence":         {kerr.OutOfOrderSequenceNumber},
+		"timed out":        {kgo.ErrRecordTimeout},
+		"cancelled":        {context.Canceled},
+		"unknown":          {errors.New("?")},
+		"several":          {kerr.NotLeaderForPartition, kerr.MessageTooLarge, errors.New("?")},
+		"the last matters": {kerr.NotLeaderForPartition, kerr.InvalidRecord},
+	} {
+		for k := range n {
+			t.Run(fmt.Sprintf("%s, record %d", name, k), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newRig(t)
+					open := r.gate(t)
+					var want []string
+					var waiting []*outcome
+					for i := range n {
+						key := "k" + strconv.Itoa(i)
+						want = append(want, key)
+						waiting = append(waiting, r.start(context.Background(), int64(i), key))
+					}
+					r.onProduce = func(_ context.Context, n int, records []*kgo.Record) []error {
+						if n != 1 {
+							return nil
+						}
+						require.Equal(t, "k"+strconv.Itoa(k), string(records[k].Key))
+						return fail
+					}
+					open()
+					for _, o := range waiting {
+						require.NoError(t, <-o.err, "it passed")
+					}
+					// The ledger refuses an end with a part.
+					require.Equal(t, append([]string{"gate"}, want...), r.committed())
+					require.Equal(t, 1, r.count("renew"))
+				})
+			})
+		}
+	}
+}
+
+func TestAProducerIsReplacedAfterAnyFailureBeforeTheNextTransaction(t *testing.T) {
+	for name, c := range map[string]struct {
+		script func(*rig)
+		calls  []string
+	}{
+		"offset": {
+			func(r *rig) {
+				r.onOffset = func(_ context.Context, n int, _ wire.Member) error { return first(n, kerr.CoordinatorNotAvailable) }
+			},
+			[]string{"begin", "offset", "renew", "begin", "offset", "produce", "end"},
+		},
+		"produce": {
+			func(r *rig) {
+				r.onProduce = func(_ context.Context, n int, _ []*kgo.Record) []error {
+					if n == 0 {
+						return []error{kerr.NotEnoughReplicas}
+					}
+					return nil
+				}
+			},
+			[]string{"begin", "offset", "produce", "renew", "begin", "offset", "produce", "end"},
+		},
+		"end": {
+			func(r *rig) {
+				r.onEnd = func(_ context.Context, n int) (bool, error) { return n > 0, first(n, kerr.CoordinatorNotAvailable) }
+			},
+			[]string{"begin", "offset", "produce", "end", "last", "renew", "last", "begin", "offset", "produce", "end"},
+		},
+		"replacing it": {
+			func(r *rig) {
+				r.onOffset = func(_ context.Context, n int, _ wire.Member) error { return first(n, kerr.CoordinatorNotAvailable) }
+				r.onRenew = func(_ context.Context, n int) error { return first(n, kerr.ConcurrentTransactions) }
+			},
+			[]string{"begin", "offset", "renew", "renew", "begin", "offset", "produce", "end"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				c.script(r)
+				require.NoError(t, r.write("k"))
+				require.Equal(t, c.calls, r.calls())
+				require.Equal(t, []string{"k"}, r.committed())
+			})
+		})
+	}
+}
+
+func first(n int, err error) error {
+	if n == 0 {
+		return err
+	}
+	return nil
+}
+
+// After a write that failed for good nothing stays open: the producer is
+// replaced although nobody writes again.
+func TestAFailedWriteLeavesNothingOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.onProduce = func(context.Context, int, []*kgo.Record) []error { return []error{kerr.TopicAuthorizationFailed} }
+		certainlyNot(t, r.write("k"))
+		synctest.Wait()
+		require.Equal(t, []string{"begin", "offset", "produce", "renew"}, r.calls())
+		require.Nil(t, r.ledger.mu.txn)
+		require.ErrorIs(t, r.ledger.mu.why[0], kerr.TopicAuthorizationFailed, "and is told why")
+	})
+}
+
+func TestALostEndReplyIsSettled(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		landed bool
+		err    error
+		sends  int
+	}{
+		{"it had committed", true, context.DeadlineExceeded, 1},
+		{"it had committed, says a fence", true, kerr.ProducerFenced, 1},
+		{"it had committed, says an unknown error", true, kerr.UnknownServerError, 1},
+		{"it had not", false, context.DeadlineExceeded, 2},
+		{"it had not, says a fence", false, kerr.InvalidProducerEpoch, 2},
+		{"it had not, says the broker", false, kerr.InvalidTxnState, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				require.NoError(t, r.put(context.Background(), 3, "before"))
+				r.onEnd = func(_ context.Context, n int) (bool, error) {
+					if n == 1 {
+						return c.landed, c.err
+					}
+					return true, nil
+				}
+				// The question may need a few tries.
+				r.onRenew = func(_ context.Context, n int) error { return first(n, kerr.ConcurrentTransactions) }
+				r.onLast = func(_ context.Context, n int) error { return first(n, kerr.NotCoordinator) }
+				require.NoError(t, r.put(context.Background(), 8, "k"))
+				require.Equal(t, []string{"before", "k"}, r.committed(), "once")
+				require.Equal(t, c.sends, r.ledger.mu.produced["k"])
+				require.EqualValues(t, 9, r.offsets.committable().offset)
+				_, dirty := r.offsets.dirty()
+				require.False(t, dirty)
+				require.NoError(t, r.write("after"))
+				require.Len(t, r.committed(), 3)
+				require.Empty(t, r.fatals())
+			})
+		})
+	}
+}
+
+func TestAnOutcomeThatIsNotSettledIsCalledUnknown(t *testing.T) {
+	for name, script := range map[string]func(*rig){
+		"the handle closes at the end": func(r *rig) { r.kill(ErrRevoked) },
+		"the handle closes while the commit is looked up": func(r *rig) {
+			r.onLast = func(context.Context, int) error { r.kill(ErrRevoked); return context.Canceled }
+		},
+		"the next owner has committed": func(r *rig) {
+			r.onLast = func(context.Context, int) error { r.abort(); r.foreignCommit(); return nil }
+		},
+		"the next owner has committed, and the handle closes": func(r *rig) {
+			r.onLast = func(context.Context, int) error { r.abort(); r.foreignCommit(); r.kill(ErrRevoked); return nil }
+		},
+	} {
+		for _, landed := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, committed: %v", name, landed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newRig(t)
+					r.onEnd = func(context.Context, int) (bool, error) { script(r); return landed, context.DeadlineExceeded }
+					err := r.write("k")
+					require.ErrorIs(t, err, ErrUnknownOutcome)
+					require.ErrorIs(t, err, context.DeadlineExceeded, "the cause is not lost")
+					require.ErrorContains(t, err, "may have been made")
+				})
+			})
+		}
+	}
+	for name, script := range map[string]func(*rig){
+		"while the producer is replaced": func(r *rig) {
+			r.onRenew = func(context.Context, int) error { r.kill(ErrRevoked); return context.Canceled }
+		},
+		"just after the producer was replaced": func(r *rig) {
+			r.onRenew = func(context.Context, int) error { r.kill(ErrRevoked); return nil }
+		},
+		"while the commit is looked up": func(r *rig) {
+			r.onLast = func(context.Context, int) error { r.kill(ErrRevoked); return nil }
+		},
+	} {
+		t.Run("it is pending, and the handle closes "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				script(r)
+				r.onEnd = func(context.Context, int) (bool, error) { return false, context.DeadlineExceeded }
+				err := r.write("k")
+				require.ErrorIs(t, err, ErrUnknownOutcome)
+				require.ErrorIs(t, err, ErrRevoked)
+				require.Equal(t, 1, r.ledger.mu.produced["k"])
+			})
+		})
+	}
+}
+
+// The member was paused right after it sent the end. By the time it goes on, the
+// next owner has taken over, but the handle is still open. Whether that owner
+// has committed, so that the metadata no longer tells, or not yet: the error
+// must not promise what nobody knows, nor a retry land.
+func TestAnOutcomeThatANewOwnerMayHaveOverwritten(t *testing.T) {
+	for name, after := range map[string]func(*rig){
+		"the fence tells":   func(*rig) {},
+		"the group tells":   func(r *rig) { time.AfterFunc(testFenceWait/2, func() { r.kill(ErrLost) }) },
+		"the time runs out": func(r *rig) { r.commit.patience = testFenceWait / 2 },
+	} {
+		for _, landed := range []bool{true, false} {
+			for _, overwritten := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, committed: %v, overwritten: %v", name, landed, overwritten), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						r := newRig(t)
+						require.NoError(t, r.write("before"))
+						refuse := func(context.Context, int, wire.Member) error { return kerr.IllegalGeneration }
+						r.onEnd = func(context.Context, int) (bool, error) { return landed, kerr.ProducerFenced }
+						r.onLast = func(context.Context, int) error {
+							r.abort()
+							if overwritten {
+								r.foreignCommit()
+							}
+							r.onOffset, r.onConfirm = refuse, refuse
+							return nil
+						}
+						after(r)
+						err := r.write("k")
+						switch {
+						case overwritten:
+							require.ErrorIs(t, err, ErrUnknownOutcome)
+						case landed:
+							require.NoError(t, err)
+						default:
+							certainlyNot(t, err)
+						}
+						require.Equal(t, 1, r.ledger.mu.produced["k"])
+						require.Zero(t, r.count("renew"), "the next owner's producer is left alone")
+					})
+				})
+			}
+		}
+	}
+}
+
+// The same look at the metadata proves that nothing committed when the ownership
+// is unbroken: the retry's own offset commit is accepted.
+func TestAnOutcomeIsKnownWhenTheOwnershipIsUnbroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.onEnd = func(_ context.Context, n int) (bool, error) { return n > 0, first(n, context.DeadlineExceeded) }
+		r.onOffset = func(_ context.Context, n int, m wire.Member) error {
+			if n == 1 { // the retry meets a rebalance that leaves the partition here
+				r.setMember("member", 2)
+				return kerr.IllegalGeneration
+			}
+			return nil
+		}
+		require.NoError(t, r.write("k"))
+		require.Equal(t, []string{"k"}, r.committed())
+		require.Len(t, r.survived(), 1)
+	})
+}
+
+// A write whose end was settled after its generation had been refused survived a
+// fence like any other.
+func TestASurvivedFenceIsTracedWhenTheEndHadToBeSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.onOffset = func(_ context.Context, n int, _ wire.Member) error {
+			if n == 0 {
+				r.setMember("member", 2)
+				return kerr.IllegalGeneration
+			}
+			return nil
+		}
+		r.onEnd = func(context.Context, int) (bool, error) { return true, context.DeadlineExceeded }
+		require.NoError(t, r.write("k"))
+		require.Len(t, r.survived(), 1)
+	})
+}
+
+func TestARefusedRecordCostsOnlyItsCaller(t *testing.T) {
+	refuse := func(code error, cursed ...string) func(context.Context, int, []*kgo.Record) []error {
+		return func(_ context.Context, _ int, records []*kgo.Record) []error {
+			var errs []error
+			for _, r := range records {
+				if slices.Contains(cursed, string(r.Key)) {
+					// The others of its batch fail with it.
+					errs = append(errs, kerr.OperationNotAttempted, code)
+				}
+			}
+			return errs
+		}
+	}
+	for n := 1; n < 8; n++ {
+		for bad := range n {
+			t.Run(fmt.Sprintf("%d of %d", bad, n), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r := newRig(t)
+					open := r.gate(t)
+					r.onProduce = refuse(kerr.MessageTooLarge, "k"+strconv.Itoa(bad))
+					want := []string{"gate"}
+					var waiting []*outcome
+					for i := range n {
+						key := "k" + strconv.Itoa(i)
+						through := int64(i)
+						if i == bad {
+							through = 1000
+						} else {
+							want = append(want, key)
+						}
+						waiting = append(waiting, r.start(context.Background(), through, key))
+					}
+					open()
+					for i, o := range waiting {
+						err := <-o.err
+						if i != bad {
+							require.NoError(t, err)
+							continue
+						}
+						require.ErrorIs(t, err, ErrRecordTooLarge)
+						require.ErrorIs(t, err, kerr.MessageTooLarge)
+						certainlyNot(t, err)
+					}
+					require.Equal(t, want, r.committed(), "in order")
+					for _, tx := range r.commits() {
+						require.Less(t, tx.pos.Offset, int64(1000), "the offset does not pass the refused write")
+					}
+					require.NoError(t, r.write("later"), "the partition lives on")
+				})
+			})
+		}
+	}
+	t.Run("several", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			open := r.gate(t)
+			r.onProduce = refuse(kerr.InvalidRecord, "k1", "k2", "k5")
+			var waiting []*outcome
+			for i := range 7 {
+				waiting = append(waiting, r.start(context.Background(), -1, "k"+strconv.Itoa(i)))
+			}
+			open()
+			for i, o := range waiting {
+				if err := <-o.err; i == 1 || i == 2 || i == 5 {
+					require.ErrorIs(t, err, kerr.InvalidRecord)
+					require.NotErrorIs(t, err, ErrRecordTooLarge)
+				} else {
+					require.NoError(t, err)
+				}
+			}
+			require.Equal(t, []string{"gate", "k0", "k3", "k4", "k6"}, r.committed())
+		})
+	})
+	t.Run("within one Apply", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.onProduce = refuse(kerr.MessageTooLarge, "b")
+			require.ErrorIs(t, r.write("a", "b", "c"), ErrRecordTooLarge)
+			require.Empty(t, r.committed(), "a batch is not split")
+		})
+	})
+}
+
+func TestAProducerThatIsFencedAgainAndAgainHasARival(t *testing.T) {
+	fence := func(_ context.Context, n int, _ []*kgo.Record) []error { return []error{kerr.ProducerFenced} }
+	t.Run("within one write", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.onProduce = fence
+			first := r.start(context.Background(), -1, "k")
+			err := <-first.err
+			require.ErrorIs(t, err, ErrProducerConflict)
+			require.ErrorIs(t, err, kerr.ProducerFenced)
+			certainlyNot(t, err)
+			require.Equal(t, maxProducerFences, r.count("produce"), "the retries stop")
+			synctest.Wait()
+			require.Len(t, r.fatals(), 1)
+			require.ErrorIs(t, r.fatals()[0], ErrProducerConflict)
+		})
+	})
+	t.Run("over several writes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.onProduce = func(ctx context.Context, n int, rs []*kgo.Record) []error {
+				if n%2 == 0 {
+					return []error{kerr.InvalidProducerEpoch}
+				}
+				return nil
+			}
+			for range maxProducerFences - 1 {
+				require.NoError(t, r.write("k"))
+				time.Sleep(producerFenceWindow - time.Second)
+			}
+			require.ErrorIs(t, r.write("k"), ErrProducerConflict)
+		})
+	})
+	t.Run("at the end", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.onEnd = func(context.Context, int) (bool, error) { return false, kerr.ProducerFenced }
+			err := r.write("k")
+			require.ErrorIs(t, err, ErrProducerConflict)
+			require.Equal(t, maxProducerFences, r.count("end"))
+		})
+	})
+	t.Run("not if the membership moves", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.onProduce = func(ctx context.Context, n int, rs []*kgo.Record) []error {
+				r.setMember("member", int32(n+2))
+				if n < 3*maxProducerFences {
+					return []error{kerr.ProducerFenced}
+				}
+				return nil
+			}
+			require.NoError(t, r.write("k"))
+			require.Empty(t, r.fatals())
+		})
+	})
+	t.Run("not if they are far apart", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.onProduce = func(ctx context.Context, n int, rs []*kgo.Record) []error {
+				if n%2 == 0 {
+					return []error{kerr.ProducerFenced}
+				}
+				return nil
+			}
+			for range 3 * maxProducerFences {
+				require.NoError(t, r.write("k"))
+				time.Sleep(producerFenceWindow + time.Second)
+			}
+			require.Empty(t, r.fatals())
+		})
+	})
+	t.Run("not for other trouble", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.onProduce = func(ctx context.Context, n int, rs []*kgo.Record) []error {
+				if n < 2*maxProducerFences {
+					return []error{kerr.TransactionAbortable}
+				}
+				return nil
+			}
+			require.NoError(t, r.write("k"))
+			require.Empty(t, r.fatals())
+		})
+	})
+}
+
+func TestADoubtfulProducerIsReplacedBeforeTheNextTransaction(t *testing.T) {
+	t.Run("at once, although nobody writes", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			r.onEnd = func(_ context.Context, n int) (bool, error) {
+				if n == 0 {
+					r.setDoubt()
+				}
+				return true, nil
+			}
+			require.NoError(t, r.write("a"))
+			synctest.Wait()
+			require.Equal(t, []string{"begin", "offset", "produce", "end", "renew"}, r.calls())
+			require.NoError(t, r.write("b"))
+			require.Equal(t, 1, r.count("renew"), "once is enough")
+		})
+	})
+	t.Run("with writes waiting", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			open := r.gate(t)
+			r.setDoubt()
+			next := r.start(context.Background(), -1, "b")
+			open()
+			require.NoError(t, <-next.err)
+			require.Equal(t, []string{"begin", "offset", "produce", "end", "renew", "begin", "offset", "produce", "end"}, r.calls())
+		})
+	})
+	t.Run("between the halves of a batch that was split", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			open := r.gate(t)
+			a, b := r.start(context.Background(), -1, "a"), r.start(context.Background(), -1, "b")
+			r.onProduce = func(_ context.Context, n int, _ []*kgo.Record) []error {
+				if n == 1 {
+					return []error{kerr.MessageTooLarge}
+				}
+				return nil
+			}
+			r.onOffset = func(_ context.Context, n int, _ wire.Member) error {
+				if n == 2 { // of the first half
+					r.setDoubt()
+				}
+				return nil
+			}
+			open()
+			require.NoError(t, <-a.err)
+			require.NoError(t, <-b.err)
+			require.Equal(t, []string{
+				"begin", "offset", "produce", "end", // the gate
+				"begin", "offset", "produce", // both
+				"renew", "begin", "offset", "produce", "end", // a
+				"renew", "begin", "offset", "produce", "end", // b
+			}, r.calls())
+		})
+	})
+}
+
+func TestAWriteIsTriedForTransactionTimeoutAndNotLonger(t *testing.T) {
+	hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	for name, script := range map[string]func(*rig){
+		"the offset commit fails": func(r *rig) {
+			r.onOffset = func(context.Context, int, wire.Member) error { return kerr.CoordinatorLoadInProgress }
+		},
+		"the offset commit hangs": func(r *rig) {
+			r.onOffset = func(ctx context.Context, _ int, _ wire.Member) error { return hang(ctx) }
+		},
+		"the produce fails": func(r *rig) {
+			r.onProduce = func(context.Context, int, []*kgo.Record) []error { return []error{kerr.NotEnoughReplicas} }
+		},
+		"the produce hangs": func(r *rig) {
+			r.onProduce = func(ctx context.Context, _ int, _ []*kgo.Record) []error { return []error{hang(ctx)} }
+		},
+		"the producer cannot be replaced": func(r *rig) {
+			r.onProduce = func(context.Context, int, []*kgo.Record) []error { return []error{kerr.NotEnoughReplicas} }
+			r.onRenew = func(context.Context, int) error { return kerr.CoordinatorNotAvailable }
+		},
+		"replacing the producer hangs": func(r *rig) {
+			r.onProduce = func(context.Context, int, []*kgo.Record) []error { return []error{kerr.NotEnoughReplicas} }
+			r.onRenew = func(ctx context.Context, _ int) error { return hang(ctx) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				script(r)
+				began := time.Now()
+				// Its own context is only there to end a test that would not.
+				ctx, cancel := context.WithTimeout(context.Background(), 4*testPatience)
+				defer cancel()
+				err := r.put(ctx, 5, "k")
+				certainlyNot(t, err)
+				require.NoError(t, ctx.Err(), "the write is answered while its caller still waits")
+				require.GreaterOrEqual(t, time.Since(began), testPatience)
+				require.Less(t, time.Since(began), testPatience+time.Second)
+				require.ErrorContains(t, err, "TransactionTimeout")
+				require.Empty(t, r.fatals())
+
+				synctest.Wait()
+				r.onOffset, r.onProduce, r.onRenew = nil, nil, nil
+				require.NoError(t, r.write("next"), "the next write works again")
+				require.Equal(t, []string{"next"}, r.committed())
+			})
+		})
+	}
+	for name, script := range map[string]func(*rig){
+		"replacing the producer hangs":      func(r *rig) { r.onRenew = func(ctx context.Context, _ int) error { return hang(ctx) } },
+		"the look at the commit hangs":      func(r *rig) { r.onLast = func(ctx context.Context, _ int) error { return hang(ctx) } },
+		"the look at the commit goes wrong": func(r *rig) { r.onLast = func(ctx context.Context, _ int) error { return kerr.NotCoordinator } },
+	} {
+		t.Run("settling: "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				script(r)
+				r.onEnd = func(context.Context, int) (bool, error) { return false, context.DeadlineExceeded } // it is pending
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), 4*testPatience)
+				defer cancel()
+				err := r.put(ctx, 5, "k")
+				require.ErrorIs(t, err, ErrUnknownOutcome)
+				require.NoError(t, ctx.Err(), "the write is answered while its caller still waits")
+				require.Less(t, time.Since(began), testPatience+time.Second)
+
+				synctest.Wait()
+				r.onEnd, r.onRenew, r.onLast = nil, nil, nil
+				require.NoError(t, r.write("next"), "the next write works again")
+			})
+		})
+	}
+}
+
+func TestACancelledCallerHarmsNobodyElse(t *testing.T) {
+	stopped := errors.New("the caller had enough")
+	t.Run("while queued: not written", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			open := r.gate(t)
+			ctx, cancel := context.WithCancelCause(context.Background())
+			a := r.start(context.Background(), -1, "a")
+			b := r.start(ctx, 99, "b")
+			c := r.start(context.Background(), -1, "c")
+			cancel(stopped)
+			err := <-b.err
+			certainlyNot(t, err)
+			require.ErrorIs(t, err, stopped)
+			open()
+			require.NoError(t, <-a.err)
+			require.NoError(t, <-c.err)
+			require.Equal(t, []string{"gate", "a", "c"}, r.committed())
+			require.Zero(t, r.commits()[1].pos.Offset)
+		})
+	})
+	t.Run("in flight: unknown, and it commits", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			hold := make(chan struct{})
+			r.onEnd = func(context.Context, int) (bool, error) { <-hold; return true, nil }
+			ctx, cancel := context.WithCancelCause(context.Background())
+			a := r.start(ctx, -1, "a")
+			cancel(stopped)
+			err := <-a.err
+			require.ErrorIs(t, err, ErrUnknownOutcome)
+			require.ErrorIs(t, err, stopped)
+			close(hold)
+			require.NoError(t, r.write("b"))
+			require.Equal(t, []string{"a", "b"}, r.committed())
+		})
+	})
+	t.Run("beforehand: not queued", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			certainlyNot(t, r.put(ctx, -1, "a"))
+			require.Empty(t, r.calls())
+		})
+	})
+}
+
+func TestDrainAnswersWhatIsQueuedAndRefusesTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(g *groupCommit) { g.maxWrites = 2 })
+		open := r.gate(t)
+		var waiting []*outcome
+		for i := range 5 {
+			waiting = append(waiting, r.start(context.Background(), -1, "k"+strconv.Itoa(i)))
+		}
+		r.queue.drain(ErrRevoked)
+		err := r.write("late")
+		require.ErrorIs(t, err, ErrRevoked)
+		certainlyNot(t, err)
+		open()
+		for _, o := range waiting {
+			require.NoError(t, <-o.err)
+		}
+		<-r.loopDone
+		require.Len(t, r.committed(), 6)
+	})
+}
+
+func TestKillAnswersEverybodyAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.onOffset = func(ctx context.Context, _ int, _ wire.Member) error { <-ctx.Done(); return context.Cause(ctx) }
+		var waiting []*outcome
+		for i := range 5 {
+			waiting = append(waiting, r.start(context.Background(), -1, "k"+strconv.Itoa(i)))
+		}
+		began := time.Now()
+		r.kill(ErrLost)
+		for _, o := range waiting {
+			err := <-o.err
+			require.ErrorIs(t, err, ErrLost)
+			certainlyNot(t, err)
+		}
+		<-r.over
+		require.Zero(t, time.Since(began))
+		require.ErrorIs(t, r.write("late"), ErrLost)
+		require.ErrorIs(t, r.Advance(input(3)), ErrLost)
+		require.Equal(t, []string{"begin", "offset"}, r.calls(), "a lost partition sends nothing more, and leaves the epoch alone")
+	})
+}
+
+func TestTheMetadataVouchesForTheSnapshotsAndTheMarker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(g *groupCommit) { g.end = 100 })
+		r.ledger.mu.end = 100
+		ends := func() []int64 {
+			var all []int64
+			for _, c := range r.commits() {
+				m, ok := format.ParseMetadata(c.pos.Metadata)
+				require.True(t, ok)
+				all = append(all, m.End)
+			}
+			return all
+		}
+		require.NoError(t, r.write("a", "b", "c"))
+		require.NoError(t, r.write("d"))
+		require.NoError(t, r.Apply(context.Background(), Batch{Outputs: []*kgo.Record{{Topic: "out", Key: []byte("o")}}}))
+		require.Equal(t, []int64{104, 106, 106}, ends(), "outputs go elsewhere")
+
+		// An aborted transaction moves the log end, which the next but one knows
+		// of from the offsets of its records.
+		r.onProduce = func(_ context.Context, n int, _ []*kgo.Record) []error {
+			if n == 3 {
+				return []error{kerr.NotEnoughReplicas}
+			}
+			return nil
+		}
+		require.NoError(t, r.write("e"))
+		require.NoError(t, r.write("f"))
+		require.Equal(t, []int64{108, 112}, ends()[3:])
+		require.EqualValues(t, 112, r.ledger.mu.end)
+
+		names := make(map[string]bool)
+		for _, c := range r.commits() {
+			m, _ := format.ParseMetadata(c.pos.Metadata)
+			require.Equal(t, "nonce", m.Owner)
+			names[m.Transaction] = true
+		}
+		require.Len(t, names, 5, "each transaction has a name of its own")
+	})
+}
+
+func TestWhatIsProducedIsTheBatchInItsOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		require.NoError(t, r.Advance(input(11)))
+		ctx := context.WithValue(context.Background(), struct{}{}, 1)
+		out := &kgo.Record{Topic: "out", Partition: 3, Key: []byte("o"), Value: []byte("x"), Context: ctx}
+		before := *out
+		require.NoError(t, r.Apply(context.Background(), Batch{
+			Snapshots: []Snapshot{
+				{Key: []byte("a"), Value: []byte("1"), SourceOffset: 9, Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("v")}}},
+				{Key: []byte("b"), SourceOffset: -1},
+			},
+			Outputs: []*kgo.Record{out},
+		}))
+		require.Equal(t, before, *out, "the caller's record is left alone")
+		tx := r.commits()[0]
+		require.Equal(t, []string{"a", "b", "o"}, tx.keys())
+		a, b, o := tx.records[0], tx.records[1], tx.records[2]
+		require.Equal(t, "state", a.Topic)
+		require.Equal(t, format.AppendHeaders([]kgo.RecordHeader{{Key: "h", Value: []byte("v")}}, 9, 12), a.Headers)
+		require.Nil(t, b.Value)
+		require.Equal(t, format.AppendHeaders(nil, -1, 12), b.Headers)
+		require.Nil(t, o.Context, "a caller's context must not end a produce")
+		require.Equal(t, "out", o.Topic)
+		require.EqualValues(t, 3, o.Partition)
+		require.Empty(t, o.Headers)
+
+		require.Len(t, r.transactions(), 1)
+		i := r.transactions()[0]
+		i.Took = 0
+		require.Equal(t, TransactionInfo{Topic: "in", Partition: 0, Generation: 1, Writes: 1, Records: 3, Offset: 12, Attempts: 1}, i)
+	})
+}
+
+func TestTheOwnershipEndsInTheMiddleOfASplit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		open := r.gate(t)
+		var waiting []*outcome
+		for i := range 4 {
+			waiting = append(waiting, r.start(context.Background(), -1, "k"+strconv.Itoa(i)))
+		}
+		r.onProduce = func(_ context.Context, _ int, rs []*kgo.Record) []error {
+			if len(rs) > 1 {
+				return []error{kerr.MessageTooLarge}
+			}
+			return nil
+		}
+		r.onOffset = func(_ context.Context, n int, _ wire.Member) error {
+			if n > 3 { // gate, all, the first half, k0
+				return kerr.UnknownMemberID
+			}
+			return nil
+		}
+		open()
+		require.NoError(t, <-waiting[0].err)
+		for _, o := range waiting[1:] {
+			err := <-o.err
+			require.ErrorIs(t, err, ErrFenced)
+			certainlyNot(t, err)
+		}
+		require.Len(t, r.fatals(), 1)
+		require.Equal(t, []string{"gate", "k0"}, r.committed())
+	})
+}
+
+// chaos is a script of random trouble.
+type chaos struct {
+	rng    *rand.Rand
+	mu     sync.Mutex
+	rate   float64
+	stolen bool // somebody else owns the partition, though the handle may be open
+}
+
+func (c *chaos) happens(share float64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rng.Float64() < c.rate*share
+}
+
+func (c *chaos) pick(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rng.IntN(n)
+}
+
+func (c *chaos) steal() { c.mu.Lock(); defer c.mu.Unlock(); c.stolen = true }
+
+func (c *chaos) isStolen() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.stolen }
+
+// dawdle takes some time, or what is left of ctx.
+func (c *chaos) dawdle(ctx context.Context) error {
+	if !sleep(ctx, time.Duration(c.pick(3000))*time.Microsecond) {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+var passing = []error{kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.InvalidProducerEpoch, kerr.TransactionAbortable,
+	kerr.RequestTimedOut, kerr.UnknownServerError, errors.New("connection reset"), context.DeadlineExceeded}
+
+func (c *chaos) trouble(r *rig) {
+	r.onMember = func(int) {
+		if c.happens(0.02) {
+			r.setMember("", -1)
+			time.AfterFunc(time.Millisecond, func() { r.setMember("member", int32(c.pick(1000)+1)) })
+		}
+	}
+	r.onOffset = func(ctx context.Context, _ int, m wire.Member) error {
+		if err := c.dawdle(ctx); err != nil {
+			return err
+		}
+		switch {
+		case c.isStolen():
+			return ownershipQuestions[c.pick(len(ownershipQuestions))]
+		case c.happens(1):
+			// A rebalance that leaves the partition here, now or in a while.
+			time.AfterFunc(time.Duration(c.pick(50))*time.Millisecond, func() { r.setMember("member", m.Generation+1) })
+			return ownershipQuestions[c.pick(len(ownershipQuestions))]
+		case c.happens(1):
+			return passing[c.pick(len(passing))]
+		case c.happens(0.1):
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}
+	r.onProduce = func(ctx context.Context, _ int, rs []*kgo.Record) []error {
+		if err := c.dawdle(ctx); err != nil {
+			return []error{err}
+		}
+		var errs []error
+		for _, rec := range rs {
+			if strings.Contains(string(rec.Key), "cursed") {
+				errs = append(errs, kerr.MessageTooLarge)
+			} else if c.happens(0.3) {
+				errs = append(errs, passing[c.pick(len(passing))])
+			}
+		}
+		if c.isStolen() && c.happens(5) {
+			errs = append(errs, kerr.ProducerFenced)
+		}
+		return errs
+	}
+	r.onEnd = func(ctx context.Context, _ int) (bool, error) {
+		if err := c.dawdle(ctx); err != nil {
+			return c.pick(2) == 0, err
+		}
+		if c.isStolen() {
+			return false, kerr.ProducerFenced
+		}
+		if c.happens(0.5) {
+			r.setDoubt()
+		}
+		if c.happens(1) {
+			landed := c.pick(2) == 0
+			if !landed && c.happens(1) {
+				r.abort()
+			} else if c.happens(0.3) { // paused until the next owner has taken over
+				c.steal()
+			}
+			return landed, passing[c.pick(len(passing))]
+		}
+		return true, nil
+	}
+	r.onRenew = func(ctx context.Context, _ int) error {
+		if err := c.dawdle(ctx); err != nil {
+			return err
+		}
+		if c.happens(1) {
+			return passing[c.pick(len(passing))]
+		}
+		return nil
+	}
+	r.onConfirm = r.onOffset
+	r.onLast = func(ctx context.Context, _ int) error {
+		if err := c.dawdle(ctx); err != nil {
+			return err
+		}
+		if c.isStolen() {
+			r.abort()
+			if c.pick(2) == 0 {
+				r.foreignCommit()
+			}
+		}
+		if c.happens(1) {
+			return passing[c.pick(len(passing))]
+		}
+		return nil
+	}
+}
+
+// What callers are told must agree with the log, whatever goes wrong. Each seed
+// is one ownership with its own bounds, its own amount of trouble, and its own
+// end.
+func TestEveryAnswerAgreesWithTheLogWhateverHappens(t *testing.T) {
+	const workers, each = 10, 12
+	var nils, refusals, unknowns atomic.Int64
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &chaos{rng: rand.New(rand.NewPCG(seed, 7))}
+				c.rate = []float64{0, 0.02, 0.1, 0.3}[c.pick(4)]
+				r := newRig(t, func(g *groupCommit) {
+					g.maxWrites = 1 + c.pick(30)
+					g.maxBytes = 200 + c.pick(3000)
+					g.patience = time.Second
+				})
+				c.trouble(r)
+
+				type result struct {
+					keys    []string
+					through int64
+					err     error
+				}
+				var results [workers][]result
+				var advanced sync.Map // offset+1 of each advance
+				var wg sync.WaitGroup
+				for w := range workers {
+					wg.Go(func() {
+						for i := range each {
+							time.Sleep(time.Duration(c.pick(4000)) * time.Microsecond)
+							var keys []string
+							for j := range 1 + c.pick(3) {
+								k := fmt.Sprintf("%d/%d/%d", w, i, j)
+								if c.happens(0.2) {
+									k += "/cursed"
+								}
+								keys = append(keys, k)
+							}
+							// A number that only this write can have committed.
+							through := int64(-1)
+							if c.pick(3) == 0 {
+								through = int64(1000 + i*1000 + w)
+							}
+							ctx, cancel := context.Background(), context.CancelFunc(func() {})
+							if c.happens(2) {
+								ctx, cancel = context.WithTimeout(ctx, time.Duration(c.pick(10_000))*time.Microsecond)
+							}
+							err := r.put(ctx, through, keys...)
+							cancel()
+							results[w] = append(results[w], result{keys, through, err})
+							if c.pick(4) == 0 {
+								at := int64(500 + i*1000 + w)
+								advanced.Store(at+1, true)
+								_ = r.Advance(input(at))
+							}
+						}
+					})
+				}
+				// The end comes in the middle, or after everything.
+				finished := make(chan struct{})
+				go func() { wg.Wait(); close(finished) }()
+				if c.pick(2) == 0 {
+					time.Sleep(time.Duration(c.pick(200)) * time.Millisecond)
+					switch c.pick(3) {
+					case 0:
+						r.queue.drain(ErrRevoked)
+					case 1:
+						r.kill(ErrLost)
+					case 2:
+						c.steal() // seen by the fence, or some time later by the group
+						time.AfterFunc(time.Duration(c.pick(4000))*time.Millisecond, func() { r.kill(ErrLost) })
+					}
+				}
+				<-finished // everybody is answered
+				r.kill(ErrClosed)
+				<-r.over
+
+				times := make(map[string]int)
+				for _, k := range r.committed() {
+					times[k]++
+					require.Equal(t, 1, times[k], "%s is in the log twice", k)
+				}
+				offsets := map[int64]bool{0: true}
+				place := make(map[string]int)
+				for i, k := range r.committed() {
+					place[k] = i
+				}
+				for w := range workers {
+					require.Len(t, results[w], each)
+					last := -1
+					for _, res := range results[w] {
+						in := 0
+						for _, k := range res.keys {
+							in += times[k]
+						}
+						require.Contains(t, []int{0, len(res.keys)}, in, "%v is in the log in part", res.keys)
+						switch {
+						case res.err == nil:
+							nils.Add(1)
+							require.NotZero(t, in, "%v was acknowledged and is not in the log", res.keys)
+						case errors.Is(res.err, ErrUnknownOutcome):
+							unknowns.Add(1)
+						default:
+							refusals.Add(1)
+							require.Zero(t, in, "%v was refused and is in the log: %v", res.keys, res.err)
+						}
+						if in > 0 {
+							offsets[res.through+1] = true
+							for _, k := range res.keys {
+								require.Greater(t, place[k], last, "a caller's writes are out of order")
+								last = place[k]
+							}
+						}
+					}
+				}
+				before := int64(0)
+				for _, tx := range r.commits() {
+					at := tx.pos.Offset
+					_, ok := advanced.Load(at)
+					require.True(t, ok || offsets[at], "offset %d was committed, and nobody whose write is in the log said so", at)
+					require.GreaterOrEqual(t, at, before, "the committed offset went back")
+					before = at
+					for _, rec := range tx.records {
+						require.Less(t, slices.Index(tx.keys(), string(rec.Key)), len(tx.records))
+					}
+				}
+			})
+		})
+	}
+	t.Logf("%d acknowledged, %d refused, %d unknown", nils.Load(), refusals.Load(), unknowns.Load())
+	require.NotZero(t, nils.Load())
+	require.NotZero(t, refusals.Load())
+	require.NotZero(t, unknowns.Load())
+}
