@@ -49,6 +49,13 @@
 //		}
 //	})
 //
+// Apply with Through is the simplest loop: state and offset move together, so
+// that no event is ever folded twice. Where keys are written at different times,
+// Write them and Advance when all that an event touched is written; the
+// committed offset then trails the snapshots, and a takeover replays events that
+// some keys have seen. The fold must leave those out: an event at or below its
+// key's [Snapshot].SourceOffset has been folded in.
+//
 // # Guarantees
 //
 //   - A write that returned nil is read by every later recovery, until a newer

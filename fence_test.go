@@ -70,7 +70,7 @@ func TestWhatAnErrorMeansAtEachStage(t *testing.T) {
 		{kerr.UnsupportedForMessageFormat, unlanded, unlanded, refused, unsettled},
 		{kerr.UnsupportedCompressionType, unlanded, unlanded, refused, unsettled},
 		{kerr.CorruptMessage, unlanded, unlanded, refused, unsettled},
-		{kerr.UnknownTopicID, impossible, impossible, refused, unsettled},
+		{kerr.UnknownTopicID, unlanded, unlanded, refused, unsettled},
 		{kerr.TopicAuthorizationFailed, impossible, impossible, refused, unsettled},
 
 		// Only an operator can help.

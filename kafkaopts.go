@@ -115,6 +115,7 @@ func readUserOptions(opts []kgo.Opt) (userOptions, error) {
 	refuseSet(kgo.ConsumeRegex, "ConsumeRegex", "exactly one input topic is required, by name")
 	refuseSet(kgo.BlockRebalanceOnPoll, "BlockRebalanceOnPoll", "the library polls on its own; a handler has until RevokeTimeout to flush")
 	refuseSet(kgo.KeepControlRecords, "KeepControlRecords", "handlers would be given markers as if they were events")
+	refuseSet(kgo.AllowAutoTopicCreation, "AllowAutoTopicCreation", "a missing input or snapshot topic would spring up with the broker's default partition count and cleanup.policy; create the topics, or set CreateSnapshotTopic")
 	refuseSet(kgo.DisableIdempotentWrite, "DisableIdempotentWrite", "transactions need the idempotent producer")
 	refuseSet(kgo.ManualFlushing, "ManualFlushing", "each transaction sends what it holds by itself")
 	refuseSet(kgo.DefaultProduceTopicAlways, "DefaultProduceTopicAlways", "it would send snapshots to another topic")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kafkafence/persistence/internal/format"
 	"github.com/kafkafence/persistence/internal/wire"
 )
 
@@ -126,23 +125,22 @@ func (m *Module) commitOffsets(ctx context.Context, held []*Partition) map[int32
 	due := make(map[int32]wire.Position)
 	at := make(map[int32]position)
 	for _, p := range held {
-		pos, dirty := p.offsets.dirty()
-		if !dirty {
+		if _, dirty := p.offsets.dirty(); !dirty {
 			continue
 		}
 		if err := p.open(); err != nil {
 			failed[p.id] = err
 			continue
 		}
-		at[p.id] = pos
-		due[p.id] = wire.Position{Offset: pos.offset, Epoch: pos.epoch, Metadata: format.Metadata{End: p.commit.end, Owner: p.commit.nonce}.String()}
+		due[p.id] = p.commit.position()
+		at[p.id] = position{due[p.id].Offset, due[p.id].Epoch}
 	}
 	if len(due) == 0 {
 		return failed
 	}
 	var err error
 	var results map[int32]error
-	if member.ID == "" || member.Generation <= 0 {
+	if !joined(member) {
 		err = ErrNotJoined
 	} else if results, err = wire.OffsetCommit(ctx, m.reader, member, m.input, due); err != nil {
 		err = fmt.Errorf("OffsetCommit: %w", err)

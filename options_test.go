@@ -173,6 +173,7 @@ func kafkaFaults() []fault {
 		{"another topic always", kafka(kgo.DefaultProduceTopic("x"), kgo.DefaultProduceTopicAlways()), []string{"kgo.DefaultProduceTopicAlways", "another topic"}},
 		{"no idempotence", kafka(kgo.DisableIdempotentWrite()), []string{"kgo.DisableIdempotentWrite", "idempotent"}},
 		{"fewer acks", kafka(kgo.DisableIdempotentWrite(), kgo.RequiredAcks(kgo.LeaderAck())), []string{"kgo.RequiredAcks", "all in-sync replicas", "kgo.DisableIdempotentWrite"}},
+		{"topics that spring up", kafka(kgo.AllowAutoTopicCreation()), []string{"kgo.AllowAutoTopicCreation", "CreateSnapshotTopic"}},
 		{"adjusted offsets", kafka(kgo.AdjustFetchOffsetsFn(adjust)), []string{"kgo.AdjustFetchOffsetsFn"}},
 		{"two topics", kafka(kgo.ConsumeTopics("in", "more")), []string{"kgo.ConsumeTopics", "exactly one", "got 2", `"in"`, `"more"`}},
 		{"no topics", kafka(kgo.ConsumeTopics()), []string{"kgo.ConsumeTopics", "exactly one", "got 0"}},
@@ -379,7 +380,6 @@ func TestTheClientsKeepTheUsersOptions(t *testing.T) {
 			kgo.RecordPartitioner(kgo.LeastBackupPartitioner()),
 			kgo.ConsumeStartOffset(kgo.NewOffset().At(5)),
 			kgo.FetchMaxWait(70 * time.Millisecond),
-			kgo.AllowAutoTopicCreation(),
 		}
 	}
 	for name, more := range map[string][]kgo.Opt{

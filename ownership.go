@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -265,6 +264,9 @@ func (m *Module) retake(p *Partition) *Partition {
 		return nil
 	}
 	<-p.over
+	if !m.awaitAcceptance(p) {
+		return nil
+	}
 	generation := m.member().Generation
 	m.mu.Lock()
 	if m.mu.partitions[p.id] != p || m.mu.stopping {
@@ -285,8 +287,7 @@ func (m *Module) retake(p *Partition) *Partition {
 	}
 	m.mu.Unlock()
 	if again == nil {
-		m.fail(fmt.Errorf("persistence: partition %d of %s was fenced %d times under generation %d although it stays assigned: %w",
-			p.id, m.input.Name, count.times, generation, why))
+		m.failFenced(p, count.times, generation, why)
 		return nil
 	}
 	p.log.Warn("the partition is still assigned here; taking it over anew", "generation", generation)
@@ -295,6 +296,41 @@ func (m *Module) retake(p *Partition) *Partition {
 	}
 	m.consumer.PauseFetchPartitions(m.only(p.id))
 	return again
+}
+
+// awaitAcceptance waits until the coordinator takes this member for an owner
+// again, and reports false when the partition is gone, or when that does not
+// come about. A takeover begins with InitProducerID, which would take the epoch
+// from the partition's new owner, if there is one.
+func (m *Module) awaitAcceptance(p *Partition) bool {
+	wait := ownershipWait(m.cfg.user.heartbeatInterval, m.cfg.user.serverSide)
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	for pause := 5 * time.Millisecond; ; pause = min(pause*2, 500*time.Millisecond) {
+		m.mu.Lock()
+		gone := m.mu.partitions[p.id] != p || m.mu.stopping
+		m.mu.Unlock()
+		if gone {
+			return false
+		}
+		member := m.member()
+		err := ErrNotJoined
+		if joined(member) {
+			err = m.confirm(ctx, p, member, p.commit.position())
+		}
+		if err == nil {
+			return true
+		}
+		if !sleep(ctx, pause) {
+			m.failFenced(p, 1, member.Generation, err)
+			return false
+		}
+	}
+}
+
+func (m *Module) failFenced(p *Partition, times int, generation int32, err error) {
+	m.fail(fmt.Errorf("persistence: partition %d of %s was fenced %d times under generation %d although it stays assigned: %w",
+		p.id, m.input.Name, times, generation, join(ErrFenced, err)))
 }
 
 // takeoverFailed ends an ownership that never began.
@@ -316,91 +352,4 @@ func (m *Module) takeoverFailed(p *Partition, err error) {
 		return
 	}
 	m.fail(err)
-}
-
-// poller is the goroutine that polls the consumer. Whatever moves the consumer's
-// position is done by it, between polls, so that no polled records are under way
-// meanwhile.
-type poller struct {
-	mu        sync.Mutex
-	todo      []func()
-	interrupt context.CancelFunc
-}
-
-func (m *Module) onPoller(fn func()) {
-	m.poller.mu.Lock()
-	defer m.poller.mu.Unlock()
-	m.poller.todo = append(m.poller.todo, fn)
-	if m.poller.interrupt != nil {
-		m.poller.interrupt()
-	}
-}
-
-func (m *Module) pollLoop(ctx context.Context) {
-	for ctx.Err() == nil {
-		poll, cancel := context.WithCancel(ctx)
-		m.poller.mu.Lock()
-		todo := m.poller.todo
-		m.poller.todo, m.poller.interrupt = nil, cancel
-		m.poller.mu.Unlock()
-		for _, fn := range todo {
-			fn()
-		}
-		fetches := m.consumer.PollFetches(poll)
-		cancel()
-		fetches.EachPartition(m.dispatch)
-	}
-}
-
-// dispatch hands fetched records to their owner.
-func (m *Module) dispatch(f kgo.FetchTopicPartition) {
-	if errors.Is(f.Err, context.Canceled) || errors.Is(f.Err, kgo.ErrClientClosed) {
-		return
-	}
-	if f.Topic != m.input.Name {
-		if f.Err != nil {
-			m.groupError(f.Err)
-		}
-		return
-	}
-	m.mu.Lock()
-	p := m.mu.partitions[f.Partition]
-	m.mu.Unlock()
-	if p == nil {
-		if f.Err != nil {
-			m.cfg.logger.Warn("an error of a partition that is not owned", "topic", f.Topic, "partition", f.Partition, "error", f.Err)
-		}
-		return
-	}
-	var err error
-	if f.Err != nil {
-		err = fmt.Errorf("persistence: partition %d of %s: %w: %w", f.Partition, f.Topic, ErrInput, f.Err)
-		p.log.Error("the input cannot be read on", "error", f.Err)
-	}
-	p.inbox.deliver(p, f.Records, err)
-}
-
-// startFetching runs on the poller.
-func (m *Module) startFetching(p *Partition) {
-	p.mu.Lock()
-	resume, at, gone := p.mu.resume, p.mu.kgoAt, p.mu.reason != nil
-	p.mu.Unlock()
-	if gone {
-		return
-	}
-	if at != resume.offset {
-		m.consumer.SetOffsets(map[string]map[int32]kgo.EpochOffset{m.input.Name: {p.id: {Epoch: resume.epoch, Offset: resume.offset}}})
-	}
-	p.inbox.start()
-	m.consumer.ResumeFetchPartitions(m.only(p.id))
-}
-
-// groupError is what kgo says when the group session ended in an error. It joins
-// again by itself, which helps unless nobody will ever let it in.
-func (m *Module) groupError(err error) {
-	if isImpossible(err) || isGroupFatal(err) {
-		m.fail(fmt.Errorf("persistence: group %s: %w", m.cfg.user.group, err))
-		return
-	}
-	m.cfg.logger.Warn("the group session ended in an error; joining again", "group", m.cfg.user.group, "error", err)
 }

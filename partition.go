@@ -2,7 +2,6 @@ package persistence
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -120,6 +119,11 @@ func (p *Partition) Topic() string { return p.m.input.Name }
 // ID returns the partition number, of the input and the snapshot topic alike.
 func (p *Partition) ID() int32 { return p.id }
 
+// Revoked returns a channel that is closed when the partition is to be given up,
+// for whatever reason, as Poll says. It is for a handler that waits for
+// something else than Poll.
+func (p *Partition) Revoked() <-chan struct{} { return p.takeoverCtx.Done() }
+
 // Resume returns the input offset that this ownership resumed from.
 func (p *Partition) Resume() int64 {
 	p.mu.Lock()
@@ -154,14 +158,15 @@ func (p *Partition) Delete(ctx context.Context, key []byte, source int64) error 
 // Apply commits a batch in one transaction: snapshots, outputs and input offset
 // become visible to read_committed readers together or not at all. Otherwise it
 // is like Write. A batch is never split over transactions, whatever its size;
-// one with nothing but Through commits that offset.
+// one with nothing but Through commits that offset,
+// and an empty one does nothing.
 func (p *Partition) Apply(ctx context.Context, b Batch) error {
 	w, err := p.newWrite(b)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err == nil && w.records() == 0 {
-		if err = p.open(); err == nil {
+		if err = p.open(); err == nil && w.through.offset != noPosition {
 			p.offsets.advance(w.through)
 			err = p.m.commitOne(ctx, p)
 		}
@@ -235,8 +240,6 @@ func (p *Partition) newWrite(b Batch) (*write, error) {
 			return nil, fmt.Errorf("the batch's Through: %w", err)
 		}
 		w.through = after(b.Through)
-	} else if w.records() == 0 {
-		return nil, errors.New("the batch is empty: it has neither snapshots nor outputs nor Through")
 	}
 	return w, nil
 }
@@ -397,78 +400,4 @@ func (p *Partition) unanswered() int {
 		return p.queue.len()
 	}
 	return p.queue.len() + int(p.commit.inFlight.Load())
-}
-
-// inbox holds polled records until the handler polls them.
-type inbox struct {
-	mu struct {
-		sync.Mutex
-		active  bool // between polls only
-		batches [][]*kgo.Record
-		records int
-		paused  bool
-		err     error
-		closed  bool
-	}
-	wake chan struct{}
-}
-
-// maxInbox is how many records of a partition wait for its handler before its
-// fetching is paused; it goes on at half of that. Beyond them kgo buffers one
-// fetch (kgo.FetchMaxPartitionBytes).
-const maxInbox = 10_000
-
-// deliver is called by the poller.
-func (b *inbox) deliver(p *Partition, records []*kgo.Record, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.mu.active || b.mu.closed {
-		return
-	}
-	if len(records) > 0 {
-		b.mu.batches = append(b.mu.batches, records)
-		b.mu.records += len(records)
-	}
-	if err != nil && b.mu.err == nil {
-		b.mu.err = err
-	}
-	if b.mu.records >= maxInbox && !b.mu.paused {
-		b.mu.paused = true
-		p.m.consumer.PauseFetchPartitions(p.m.only(p.id))
-	}
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (b *inbox) take(p *Partition) ([]*kgo.Record, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.mu.batches) == 0 {
-		return nil, b.mu.err
-	}
-	records := b.mu.batches[0]
-	b.mu.batches[0] = nil
-	if b.mu.batches = b.mu.batches[1:]; len(b.mu.batches) == 0 {
-		b.mu.batches = nil
-	}
-	b.mu.records -= len(records)
-	if b.mu.paused && b.mu.records <= maxInbox/2 {
-		b.mu.paused = false
-		p.m.consumer.ResumeFetchPartitions(p.m.only(p.id))
-	}
-	return records, nil
-}
-
-func (b *inbox) start() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.active = true
-}
-
-func (b *inbox) drop() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mu.closed, b.mu.batches, b.mu.records = true, nil, 0
 }

@@ -18,9 +18,10 @@ import (
 
 // Handler is one ownership of one partition. It is called when the partition
 // has been taken over, in a goroutine of its own, and must return when the
-// partition is given up: when Poll returns ErrRevoked (flush first, writes
-// still work) or when ctx ends (the partition is lost, or there is no time
-// left).
+// partition is given up: when Poll returns ErrRevoked or Partition.Revoked is
+// closed (flush first, writes still work), or when ctx ends (the partition is
+// lost, or there is no time left). ctx is the one to give to Recover, Poll and
+// the writes.
 //
 // An error that is not about giving up (ErrRevoked, ErrLost, ErrFenced,
 // ErrClosed, ctx's own) ends Run. So does returning nil while the partition is

@@ -47,8 +47,9 @@ func TestBrokersWithoutTheGenerationCheckAreRefused(t *testing.T) {
 	}
 }
 
-// Nobody may create a topic by asking for it, even where the brokers and the
-// user's options would: it would have the broker's default of partitions.
+// Nobody may create a topic by asking for it: it would have the broker's default
+// of partitions. Where the brokers do so, the module does not ask, and the
+// option that would make it ask is refused.
 func TestMissingTopicsAreNotCreatedByTheBrokers(t *testing.T) {
 	for _, missing := range []string{"input", "snapshot"} {
 		t.Run(missing, func(t *testing.T) {
@@ -58,10 +59,13 @@ func TestMissingTopicsAreNotCreatedByTheBrokers(t *testing.T) {
 				topic = &w.State
 			}
 			*topic += "-missing"
-			err := w.StartKafka(false, []kgo.Opt{kgo.AllowAutoTopicCreation()}).Wait()
+			err := w.Start(false).Wait()
 			require.ErrorContains(w, err, missing+" topic "+*topic+" does not exist")
 			require.Nil(w, c.TopicInfo(*topic))
 			require.Nil(w, c.GroupInfo(w.Group))
+
+			_, err = persistence.New(w.Options([]kgo.Opt{kgo.AllowAutoTopicCreation()})...)
+			require.ErrorContains(w, err, "kgo.AllowAutoTopicCreation")
 		})
 	}
 }

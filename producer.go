@@ -161,11 +161,7 @@ func (m *Module) newBroker(p *Partition) broker {
 			return nil
 		},
 		confirm: func(ctx context.Context, member wire.Member, pos wire.Position) error {
-			results, err := wire.OffsetCommit(ctx, m.reader, member, m.input, map[int32]wire.Position{p.id: pos})
-			if err != nil {
-				return err
-			}
-			return results[p.id]
+			return m.confirm(ctx, p, member, pos)
 		},
 		lastCommit: func(ctx context.Context) (string, error) {
 			c, err := wire.CommittedOffset(ctx, m.reader, m.cfg.user.group, m.input, p.id)
@@ -176,6 +172,16 @@ func (m *Module) newBroker(p *Partition) broker {
 			return pr.doubt.raised.Swap(false) && pr.version < 2
 		},
 	}
+}
+
+// confirm asks the coordinator whether it takes the member for an owner, with an
+// offset commit that changes nothing but the metadata.
+func (m *Module) confirm(ctx context.Context, p *Partition, member wire.Member, pos wire.Position) error {
+	results, err := wire.OffsetCommit(ctx, m.reader, member, m.input, map[int32]wire.Position{p.id: pos})
+	if err != nil {
+		return err
+	}
+	return results[p.id]
 }
 
 // member reads the consumer's live membership.

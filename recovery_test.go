@@ -2,9 +2,11 @@ package persistence_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -368,26 +370,36 @@ func TestALongRecoveryKeepsTheMembership(t *testing.T) {
 	})
 }
 
-// A revoke in the middle of a recovery takes no time at all, even with a
-// receiver that is told to stop only by Recover.
+// A revoke in the middle of a recovery takes no time at all, whether it is the
+// handler's or the takeover's own, which looks for an offset to resume from.
 func TestARevokeDoesNotWaitForARecovery(t *testing.T) {
-	inVirtualTime(t, 1, func(w *scenario.World, _ *kfake.Cluster) {
-		w.Seed()
-		f := w.Foreign("migration")
-		f.Begin("open", "1")
-		started := make(chan struct{})
-		var recovered error
-		m := w.Handle(func(ctx context.Context, p *persistence.Partition) error {
-			_, recovered = p.Recover(ctx, func(persistence.Snapshot) error { return nil }, func() {})
-			return recovered
-		}, nil, persistence.WithTrace(persistence.Trace{RecoveryStarted: func(persistence.RecoveryInfo) { close(started) }}))
-		<-started
-		time.Sleep(time.Second)
-		began := time.Now()
-		require.NoError(w, m.Stop())
-		require.Less(w, time.Since(began), time.Second)
-		require.ErrorIs(w, recovered, persistence.ErrClosed)
-	})
+	for name, seeded := range map[string]bool{"the handler's": true, "the takeover's": false} {
+		t.Run(name, func(t *testing.T) {
+			inVirtualTime(t, 1, func(w *scenario.World, _ *kfake.Cluster) {
+				if seeded {
+					w.Seed()
+				}
+				w.Foreign("migration").Begin("open", "1")
+				started := make(chan struct{})
+				recovered := make(chan error, 1)
+				m := w.Handle(func(ctx context.Context, p *persistence.Partition) error {
+					_, err := p.Recover(ctx, func(persistence.Snapshot) error { return nil }, func() {})
+					recovered <- err
+					return err
+				}, nil, persistence.WithTrace(persistence.Trace{RecoveryStarted: func(persistence.RecoveryInfo) { close(started) }}))
+				<-started
+				time.Sleep(time.Second)
+				began := time.Now()
+				require.NoError(w, m.Stop())
+				require.Less(w, time.Since(began), time.Second)
+				if seeded {
+					require.ErrorIs(w, <-recovered, persistence.ErrClosed)
+				} else {
+					require.Empty(w, recovered, "the handler never began")
+				}
+			})
+		})
+	}
 }
 
 // The leader epoch that is committed is the record's own, not the log's
@@ -412,6 +424,119 @@ func TestOffsetsAreCommittedWithTheEpochOfTheirRecord(t *testing.T) {
 	require.NoError(w, o.Apply(w.Ctx, persistence.Batch{Through: rs[0]}))
 	require.Equal(w, epoch+1, w.Committed(0).Epoch)
 	require.NoError(w, m.Stop())
+}
+
+// The input's log was cut back below the committed offset, and the client finds
+// that out by the leader epoch: it goes back by itself, but no event from there
+// reaches the handler, which may be slow to ask.
+func TestAnInputThatWasCutBackIsAnErrorAndNoReset(t *testing.T) {
+	inVirtualTime(t, 1, func(w *scenario.World, c *kfake.Cluster) {
+		w.Produce(0, "1", "2", "3", "4", "5")
+		m := w.Start(false)
+		o := m.Own()
+		require.NoError(w, o.Apply(w.Ctx, persistence.Batch{Through: o.Events(w, 5)[2]}))
+		require.NoError(w, m.Stop())
+		require.NoError(w, c.MoveTopicPartition(w.Input, 0, (c.LeaderFor(w.Input, 0)+1)%3))
+		c.ControlKey(kmsg.OffsetForLeaderEpoch.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			resp := kreq.ResponseKind().(*kmsg.OffsetForLeaderEpochResponse)
+			rt := kmsg.NewOffsetForLeaderEpochResponseTopic()
+			rt.Topic = w.Input
+			rp := kmsg.NewOffsetForLeaderEpochResponseTopicPartition()
+			rp.LeaderEpoch, rp.EndOffset = 0, 1
+			rt.Partitions = append(rt.Partitions, rp)
+			resp.Topics = append(resp.Topics, rt)
+			return resp, nil, true
+		})
+		var events []*kgo.Record
+		m = w.Handle(func(ctx context.Context, p *persistence.Partition) error {
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			if _, err := p.Poll(ended); err == nil { // it only starts the fetching
+				return errors.New("a poll without time returned")
+			}
+			time.Sleep(10 * time.Second)
+			for {
+				rs, err := p.Poll(ctx)
+				if err != nil {
+					return err
+				}
+				events = append(events, rs...)
+			}
+		}, nil)
+		<-m.Done()
+		err := m.Wait()
+		require.ErrorIs(w, err, persistence.ErrInput)
+		var loss *kgo.ErrDataLoss
+		require.ErrorAs(w, err, &loss)
+		require.Empty(w, events)
+		require.EqualValues(w, 3, w.Committed(0).Offset)
+	})
+}
+
+// Of many partitions, no more recover at a time than allowed. Waiting for a turn
+// is not a stall.
+func TestRecoveriesTakeTurns(t *testing.T) {
+	inVirtualTime(t, 6, func(w *scenario.World, _ *kfake.Cluster) {
+		w.Seed()
+		var running, most, done atomic.Int32
+		m := w.Handle(func(ctx context.Context, p *persistence.Partition) error {
+			_, err := p.Recover(ctx, func(persistence.Snapshot) error {
+				n := running.Add(1)
+				defer running.Add(-1)
+				for top := most.Load(); n > top && !most.CompareAndSwap(top, n); top = most.Load() {
+				}
+				time.Sleep(2 * time.Second)
+				return nil
+			}, func() {})
+			if err != nil {
+				return err
+			}
+			if done.Add(1) == 6 {
+				return scenario.ErrDone
+			}
+			for {
+				if _, err := p.Poll(ctx); err != nil {
+					return err
+				}
+			}
+		}, nil, persistence.RecoveryConcurrency(2), persistence.RecoveryStallTimeout(time.Second))
+		<-m.Done()
+		require.ErrorIs(w, m.Wait(), scenario.ErrDone)
+		require.EqualValues(w, 2, most.Load())
+	})
+}
+
+// A recovery that waits says so every five seconds.
+func TestARecoveryReportsItsProgress(t *testing.T) {
+	inVirtualTime(t, 1, func(w *scenario.World, _ *kfake.Cluster) {
+		w.Seed()
+		f := w.Foreign("migration")
+		f.Begin("open", "1")
+		book := w.Book()
+		var mu sync.Mutex
+		var reports []persistence.RecoveryInfo
+		m := w.Start(false, persistence.Logger(book.Logger()), persistence.WithTrace(persistence.Trace{
+			RecoveryProgress: func(i persistence.RecoveryInfo) {
+				mu.Lock()
+				defer mu.Unlock()
+				reports = append(reports, i)
+			},
+		}))
+		time.Sleep(12 * time.Second)
+		f.End(kgo.TryCommit)
+		o := m.Own()
+		require.NoError(w, m.Stop())
+		mu.Lock()
+		defer mu.Unlock()
+		require.Len(w, reports, 2)
+		require.EqualValues(w, 2, reports[1].Position)
+		require.EqualValues(w, 3, reports[1].Target)
+		require.EqualValues(w, 1, reports[1].Records)
+		require.Equal(w, 10*time.Second, reports[1].Took.Round(time.Second))
+		require.True(w, book.Has("level=INFO", "msg=recovering", "position=2", "target=3"))
+		require.Equal(w, "1", o.State["open"])
+	})
 }
 
 var modelSeed = flag.Uint64("model.seed", 0, "seed of the random histories that recoveries are compared with a model over; 0 picks one")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -204,3 +206,6 @@ func isGroupFatal(err error) bool {
 	return isAny(err, kerr.FencedInstanceID, kerr.UnreleasedInstanceID, kerr.InconsistentGroupProtocol, kerr.InvalidSessionTimeout,
 		kerr.GroupMaxSizeReached, kerr.UnsupportedAssignor) || errors.Is(err, kgo.ErrClientClosed)
 }
+
+// nonce is a random name for an ownership, unique over all of them.
+func nonce() string { return strconv.FormatUint(rand.Uint64(), 36) }

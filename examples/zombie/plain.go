@@ -23,6 +23,7 @@ type plainOwner struct {
 // own joins the group and waits for the partition, then recovers.
 func (s *stage) own(ctx context.Context) (o *plainOwner, err error) {
 	o = &plainOwner{stage: s, process: newPausable()}
+	context.AfterFunc(ctx, o.process.resume) // an interrupt wakes it, too
 	assigned := make(chan struct{}, 10)
 	o.consumer, err = kgo.NewClient(append(s.member(), kgo.DisableAutoCommit(), kgo.Dialer(o.process.dial),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),

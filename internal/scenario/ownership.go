@@ -33,6 +33,8 @@ var ownershipStories = append([]Story{
 	{Name: "NothingIsSentForLostPartitions", Tell: severalLost, Partitions: 3},
 	{Name: "AHandleThatOutlivesItsOwnershipIsRefused", Tell: oldHandle},
 	{Name: "NothingIsWrittenWithoutAMembership", Tell: noMembership},
+	{Name: "AHandlerThatIsStuckLosesItsPartitionAfterTheRevokeTimeout", Tell: stuckHandler, Partitions: 2},
+	{Name: "ARevokeIsBoundedWhenATransactionHangs", Tell: revokeWithHungTransaction, Partitions: 2},
 	{Name: "AStaticMemberRecoversAfterARestart", Tell: staticRestart},
 	{Name: "TheOldProcessOfAStaticMemberIsRefused", Tell: staticOldProcess},
 	{Name: "CloseInTheMiddleOfARebalanceLeavesNothingBehind", Tell: closeInRebalance, Partitions: 4},
@@ -411,6 +413,46 @@ func (w *World) checkMemberships(n *Network) {
 	}
 }
 
+// A handler that does not return when its partition is revoked cannot hold the
+// group up for longer than the timeout: then the handle is dead.
+func stuckHandler(w *World) {
+	a := w.Start(true, persistence.RevokeTimeout(200*time.Millisecond))
+	owners := a.OwnAll(2)
+	moved := w.Start(false).Own()
+	old := owners[moved.ID()]
+	<-old.Revoked
+	<-old.Ctx.Done()
+	require.ErrorIs(w, context.Cause(old.Ctx), persistence.ErrRevoked)
+	require.ErrorIs(w, old.Write(w.Ctx, snapshot("k", "late", 0)), persistence.ErrRevoked)
+	require.NoError(w, moved.Write(w.Ctx, snapshot("k", "1", 0)))
+	require.Equal(w, map[string]string{"k": "1"}, w.Values(moved.ID()))
+}
+
+// A transaction that hangs in the network does not hold a revoke up either. Its
+// caller is told that the outcome is not known; the next owner's takeover
+// decides it, and when its end arrives after all it changes nothing.
+func revokeWithHungTransaction(w *World) {
+	n := w.NewNetwork()
+	a := w.StartKafka(false, []kgo.Opt{n.Opt()}, persistence.RevokeTimeout(200*time.Millisecond))
+	owners := a.OwnAll(2)
+	end := n.All(kmsg.EndTxn, Hold)
+	results := make(map[int32]chan error)
+	for id, o := range owners {
+		results[id] = make(chan error, 1)
+		go func() { results[id] <- o.Write(w.Ctx, snapshot("k", "hung", 0)) }()
+	}
+	w.Eventually("both transactions to hang", func() bool { return end.Hits() == 2 })
+	moved := w.Start(false).Own()
+	err := <-results[moved.ID()]
+	require.ErrorIs(w, err, persistence.ErrRevoked)
+	require.ErrorIs(w, err, persistence.ErrUnknownOutcome)
+	require.Empty(w, moved.State, "aborted by the takeover")
+	end.Release()
+	require.NoError(w, <-results[1-moved.ID()])
+	require.NoError(w, moved.Write(w.Ctx, snapshot("k", "1", 0)))
+	require.Equal(w, map[string]string{"k": "1"}, w.Values(moved.ID()))
+}
+
 // A static member that restarts within its session timeout gets its partition
 // back without a rebalance, and recovers all the same.
 func staticRestart(w *World) {
@@ -454,13 +496,16 @@ func staticOldProcess(w *World) {
 	require.ErrorIs(w, a.Wait(), kerr.FencedInstanceID, "there is no way back in for it")
 }
 
-// writer writes to an ownership until that refuses, and returns why.
+// writer writes to an ownership until that refuses, and returns why. Between
+// two writes it leaves a moment: the in-process cluster takes any pending
+// commit of a group for one of the partition asked for.
 func (w *World) writer(o *Owner, done *atomic.Int64) error {
 	for i := 0; ; i++ {
 		if err := o.Write(w.Ctx, snapshot("count", fmt.Sprint(i), 0)); err != nil {
 			return err
 		}
 		done.Add(1)
+		time.Sleep(2 * time.Millisecond)
 	}
 }
 

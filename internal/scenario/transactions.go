@@ -30,6 +30,8 @@ var transactionStories = append([]Story{
 	{Name: "CloseWithNoTimeListsWhatWasNotFlushed", Tell: closeShort},
 	{Name: "ALateEndTxnEndsANaiveLoopsNextTransactionBelowVersion2", Tell: lateEndTxn},
 	{Name: "ALateRequestDoesNotTouchALaterTransaction", Tell: lateRequests},
+	{Name: "ALateOffsetCommitDoesNotMoveTheOffsetBack", Tell: lateOffsetCommit},
+	{Name: "ALateInitProducerIDCostsAProducerAndNothingElse", Tell: lateInit},
 	{Name: "OutputsAreVisibleIfTheBatchCommitted", Tell: outputs},
 	{Name: "ConcurrentWritesAreAllThere", Tell: concurrentWrites},
 }, lostEndStories()...)
@@ -446,6 +448,7 @@ func lateRequests(w *World) {
 		late := n.Next(key, Delay)
 		require.NoError(w, write(fmt.Sprint(2*i)))
 		require.Positive(w, late.Hits())
+		w.Read(w.State, 0) // a broker may answer before it has written the marker
 		before := w.End(w.State, 0)
 		end := n.Next(kmsg.EndTxn, Hold)
 		result := make(chan error, 1)
@@ -458,6 +461,44 @@ func lateRequests(w *World) {
 		require.EqualValues(w, 2*i+2, w.Committed(0).Offset, "after a late %s", key.Name())
 	}
 	require.Equal(w, values, w.log(w.State, 0))
+}
+
+// A commit without a transaction may be late too, and carries the generation
+// that is still live.
+func lateOffsetCommit(w *World) {
+	n := w.NewNetwork()
+	w.Produce(0, "a", "b", "c")
+	m := w.StartKafka(false, []kgo.Opt{n.Opt()}, persistence.CommitInterval(time.Hour))
+	o := m.Own()
+	events := o.Events(w, 3)
+	late := n.Next(kmsg.OffsetCommit, Delay)
+	require.NoError(w, o.Apply(w.Ctx, persistence.Batch{Through: events[0]}))
+	require.Positive(w, late.Hits())
+	require.NoError(w, o.Apply(w.Ctx, persistence.Batch{Snapshots: []persistence.Snapshot{snapshot("k", "1", 1)}, Through: events[1]}))
+	require.EqualValues(w, 2, w.Committed(0).Offset)
+	late.Deliver()
+	require.NoError(w, m.Stop())
+	require.EqualValues(w, 2, w.Start(false).Own().Resume())
+}
+
+// An InitProducerID that is late takes the epoch in mid-transaction. The batch
+// is settled and committed, once.
+func lateInit(w *World) {
+	n := w.NewNetwork()
+	late := n.Next(kmsg.InitProducerID, Delay)
+	m := w.StartKafka(false, []kgo.Opt{n.Opt()})
+	o := m.Own()
+	require.Positive(w, late.Hits())
+	end := n.Next(kmsg.EndTxn, Hold)
+	result := make(chan error, 1)
+	go func() { result <- o.Write(w.Ctx, snapshot("k", "1", 0)) }()
+	end.Await()
+	late.Deliver()
+	end.Release()
+	require.NoError(w, <-result)
+	require.NoError(w, o.Write(w.Ctx, snapshot("k", "2", 0)))
+	require.Equal(w, []string{"1", "2"}, w.log(w.State, 0))
+	require.NoError(w, o.Ctx.Err())
 }
 
 // Outputs appear to a read_committed reader with the batch, not before it and

@@ -248,6 +248,9 @@ func TransactionVersion(ctx context.Context, cl *kgo.Client) (int16, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return 0, err
+	}
 	for _, f := range resp.FinalizedFeatures {
 		if f.Name == "transaction.version" {
 			return f.MaxVersionLevel, nil

@@ -1,0 +1,81 @@
+package persistence
+
+import (
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// inbox holds polled records until the handler polls them.
+type inbox struct {
+	mu struct {
+		sync.Mutex
+		active  bool // between polls only
+		batches [][]*kgo.Record
+		records int
+		paused  bool
+		err     error
+		closed  bool
+	}
+	wake chan struct{}
+}
+
+// maxInbox is how many records of a partition wait for its handler before its
+// fetching is paused; it goes on at half of that. Beyond them kgo buffers one
+// fetch (kgo.FetchMaxPartitionBytes).
+const maxInbox = 10_000
+
+// deliver is called by the poller.
+func (b *inbox) deliver(p *Partition, records []*kgo.Record, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.mu.active || b.mu.closed {
+		return
+	}
+	if len(records) > 0 {
+		b.mu.batches = append(b.mu.batches, records)
+		b.mu.records += len(records)
+	}
+	if err != nil && b.mu.err == nil {
+		b.mu.err = err
+	}
+	if b.mu.records >= maxInbox && !b.mu.paused {
+		b.mu.paused = true
+		p.m.consumer.PauseFetchPartitions(p.m.only(p.id))
+	}
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (b *inbox) take(p *Partition) ([]*kgo.Record, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.mu.batches) == 0 {
+		return nil, b.mu.err
+	}
+	records := b.mu.batches[0]
+	b.mu.batches[0] = nil
+	if b.mu.batches = b.mu.batches[1:]; len(b.mu.batches) == 0 {
+		b.mu.batches = nil
+	}
+	b.mu.records -= len(records)
+	if b.mu.paused && b.mu.records <= maxInbox/2 {
+		b.mu.paused = false
+		p.m.consumer.ResumeFetchPartitions(p.m.only(p.id))
+	}
+	return records, nil
+}
+
+func (b *inbox) start() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.active = true
+}
+
+func (b *inbox) drop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mu.closed, b.mu.batches, b.mu.records = true, nil, 0
+}
