@@ -66,9 +66,11 @@ func TestAWriteRefusedUnderOneGenerationCommitsUnderTheNext(t *testing.T) {
 			When: func(r kmsg.Request) bool { return r.(*kmsg.TxnOffsetCommitRequest).Generation == generation }})
 		result := make(chan error, 1)
 		go func() { result <- o.Write(w.Ctx, value("1")) }()
-		require.NoError(t, fault.Wait(w.Ctx, 1))
+		patient, cancel := context.WithTimeout(w.Ctx, scenario.Patience)
+		defer cancel()
+		require.NoError(t, fault.Wait(patient, 1))
 		w.StartKafka(false, slow) // moves the generation, and gets nothing
-		require.NoError(t, <-result)
+		require.NoError(t, scenario.Await(w, result))
 		require.EqualValues(t, 1, survived.Load())
 		require.NoError(t, o.Ctx.Err())
 		require.Equal(t, []string{"1"}, values(w, w.State, 0))
@@ -91,7 +93,7 @@ func TestAWriteThatStaysRefusedEndsTheOwnershipAndThePartitionIsTakenOverAnew(t 
 		require.NotErrorIs(t, refused, persistence.ErrUnknownOutcome)
 		fault.Remove()
 
-		<-o.Revoked
+		scenario.Await(w, o.Revoked)
 		require.ErrorIs(t, o.Err, persistence.ErrFenced, "the handler is told")
 		require.ErrorIs(t, context.Cause(o.Ctx), persistence.ErrFenced)
 		again := m.Own()
@@ -242,4 +244,48 @@ func TestATakeoverRidesOutABusyCoordinator(t *testing.T) {
 			require.NoError(t, w.Start(false).Own().Write(w.Ctx, value("1")))
 			require.Equal(t, 3, fault.Hits())
 		})
+}
+
+// A heartbeat that says that the group went on without this member: its
+// partitions are lost, nothing is sent for them, and it comes back with new
+// handles.
+func TestPartitionsAreLostWhenAHeartbeatSaysSo(t *testing.T) {
+	classic, next := []kgo.Opt{kgo.HeartbeatInterval(100 * time.Millisecond)}, []kgo.Opt{kgo.ServerSideBalancer(), kgo.Balancers(kgo.RangeBalancer())}
+	cases := []struct {
+		name  string
+		kafka []kgo.Opt
+		key   kmsg.Key
+		err   *kerr.Error
+	}{
+		{"classic", classic, kmsg.Heartbeat, kerr.UnknownMemberID},
+		{"classic", classic, kmsg.Heartbeat, kerr.IllegalGeneration},
+		{"KIP-848", next, kmsg.ConsumerGroupHeartbeat, kerr.FencedMemberEpoch},
+	}
+	c, backend := newCluster(t, 2)
+	for _, tc := range cases {
+		t.Run(tc.name+"/"+tc.err.Message, func(t *testing.T) {
+			t.Parallel()
+			w := scenario.NewWorld(t, backend, 3)
+			n := w.NewNetwork()
+			m := w.StartKafka(true, append(tc.kafka, n.Opt()), persistence.CommitInterval(time.Hour))
+			owners := m.OwnAll(3)
+			for id, o := range owners {
+				w.Produce(id, "a")
+				require.NoError(t, o.Write(w.Ctx, value("1")))
+				require.NoError(t, o.Advance(o.Events(w, 1)[0]))
+			}
+			mark := n.Mark()
+			c.Fault(kfake.Fault{Keys: []kmsg.Key{tc.key}, Group: w.Group, TopLevel: true, Err: tc.err})
+			for _, o := range owners {
+				scenario.Await(w, o.Ctx.Done())
+				require.ErrorIs(t, context.Cause(o.Ctx), persistence.ErrLost)
+			}
+			for id, o := range m.OwnAll(3) {
+				require.Zero(t, o.Resume())
+				require.Equal(t, map[string]string{"k": "1"}, o.State)
+				require.ErrorIs(t, owners[id].Write(w.Ctx, value("old")), persistence.ErrLost)
+			}
+			require.Zero(t, n.Count(mark, scenario.Writes...), "nothing is sent for what is lost")
+		})
+	}
 }

@@ -1745,6 +1745,9 @@ func (c *chaos) trouble(r *rig) {
 			} else if c.happens(0.3) { // paused until the next owner has taken over
 				c.steal()
 			}
+			if c.happens(0.5) { // the handle closes before it can be settled, or just after
+				time.AfterFunc(time.Duration(c.pick(6000))*time.Microsecond, func() { r.kill(ErrLost) })
+			}
 			return landed, passing[c.pick(len(passing))]
 		}
 		return true, nil
@@ -1782,7 +1785,7 @@ func (c *chaos) trouble(r *rig) {
 func TestEveryAnswerAgreesWithTheLogWhateverHappens(t *testing.T) {
 	const workers, each = 10, 12
 	var nils, refusals, unknowns atomic.Int64
-	for seed := range uint64(60) {
+	for seed := range uint64(100) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := &chaos{rng: rand.New(rand.NewPCG(seed, 7))}

@@ -29,16 +29,20 @@ const maxInbox = 10_000
 func (b *inbox) deliver(p *Partition, records []*kgo.Record, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.mu.active || b.mu.closed {
+	if b.mu.closed || b.mu.err != nil {
+		return // after an error kgo may go on somewhere else
+	}
+	// An error counts even before the first poll: it is about the committed
+	// position, which kgo checks as soon as the partition is assigned.
+	if !b.mu.active {
+		b.mu.err = err
 		return
 	}
 	if len(records) > 0 {
 		b.mu.batches = append(b.mu.batches, records)
 		b.mu.records += len(records)
 	}
-	if err != nil && b.mu.err == nil {
-		b.mu.err = err
-	}
+	b.mu.err = err
 	if b.mu.records >= maxInbox && !b.mu.paused {
 		b.mu.paused = true
 		p.m.consumer.PauseFetchPartitions(p.m.only(p.id))

@@ -398,10 +398,10 @@ func TestTheClientsKeepTheUsersOptions(t *testing.T) {
 				m.snapshotMaxBytes.Store(100_000)
 
 				for _, version := range []int16{0, 1, 2} {
-					opts := m.producerOptions(transactionalID("orders", 3), version, kgo.WithHooks(new(doubt)))
+					opts := m.producerOptions(transactionalID("orders", 3), version, kgo.WithHooks(new(watch)))
 					require.NoError(t, kgo.ValidateOpts(opts...))
 				}
-				producer, err := kgo.NewClient(m.producerOptions(transactionalID("orders", 3), 2, kgo.WithHooks(new(doubt)))...)
+				producer, err := kgo.NewClient(m.producerOptions(transactionalID("orders", 3), 2, kgo.WithHooks(new(watch)))...)
 				require.NoError(t, err)
 				defer producer.Close()
 
@@ -517,7 +517,6 @@ func TestABatchThatMakesNoSenseIsRefusedBeforehand(t *testing.T) {
 		b    Batch
 		says string
 	}{
-		{"empty", Batch{}, "neither snapshots nor outputs nor Through"},
 		{"no key", Batch{Snapshots: []Snapshot{{Key: key}, {Value: []byte("v")}}}, "snapshot 1 has no key"},
 		{"an empty key", Batch{Snapshots: []Snapshot{{Key: []byte{}}}}, "snapshot 0 has no key"},
 		{"the library's header", Batch{Snapshots: []Snapshot{{Key: key, Headers: []kgo.RecordHeader{{Key: "persistence.source-offset"}}}}}, `"persistence.source-offset"`},
@@ -537,4 +536,15 @@ func TestABatchThatMakesNoSenseIsRefusedBeforehand(t *testing.T) {
 			require.Zero(t, p.queue.len())
 		})
 	}
+}
+
+func TestAnEmptyBatchDoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		require.NoError(t, r.Write(t.Context()))
+		require.NoError(t, r.Apply(t.Context(), Batch{}))
+		require.Empty(t, r.calls())
+		r.kill(ErrLost)
+		require.ErrorIs(t, r.Apply(t.Context(), Batch{}), ErrLost, "but says that the ownership is over")
+	})
 }

@@ -18,7 +18,10 @@ import (
 // newCluster starts an in-process cluster at a transaction.version, and fails
 // the test if this library sends it an offset commit that it could not fence.
 func newCluster(t *testing.T, transactionVersion int) (*kfake.Cluster, scenario.Backend) {
-	c, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.BrokerConfigs(map[string]string{"group.min.session.timeout.ms": "1000"}))
+	c, err := kfake.NewCluster(kfake.NumBrokers(3), kfake.BrokerConfigs(map[string]string{
+		"group.min.session.timeout.ms":         "1000",
+		"group.consumer.heartbeat.interval.ms": "300",
+	}))
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	if transactionVersion < 2 {

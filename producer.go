@@ -24,7 +24,8 @@ type producer struct {
 	group string
 	// version is the transaction.version that the client was made for.
 	version int16
-	doubt   *doubt
+	watch   *watch
+	loaded  map[string]bool // topics that kgo has stored the partitions of
 	closing sync.Once
 }
 
@@ -42,8 +43,8 @@ func (m *Module) newProducer(ctx context.Context, partition int32) (*producer, e
 	if err != nil {
 		return nil, fmt.Errorf("asking for transaction.version: %w", err)
 	}
-	p := &producer{id: transactionalID(m.cfg.prefix, partition), group: m.cfg.user.group, version: version, doubt: new(doubt)}
-	p.cl, err = kgo.NewClient(m.producerOptions(p.id, version, kgo.WithHooks(p.doubt))...)
+	p := &producer{id: transactionalID(m.cfg.prefix, partition), group: m.cfg.user.group, version: version, watch: new(watch), loaded: make(map[string]bool)}
+	p.cl, err = kgo.NewClient(m.producerOptions(p.id, version, kgo.WithHooks(p.watch))...)
 	if err != nil {
 		return nil, err
 	}
@@ -104,34 +105,84 @@ func (p *producer) produce(ctx context.Context, records []*kgo.Record) []error {
 	for err := range errs {
 		failed = append(failed, err)
 	}
+	if len(failed) == 0 {
+		if err := p.awaitLoaded(ctx, records); err != nil {
+			return []error{err}
+		}
+	}
 	return failed
 }
 
+// awaitLoaded waits until kgo has stored the partitions of topics that this
+// client produced to for the first time. kgo sends the records that waited for
+// a topic's metadata before it stores what it learned, and EndTransaction looks
+// at what is stored: called in between, it finds nothing produced, and then
+// aborts the transaction, or sends nothing at all, and returns nil. Purging a
+// topic that cannot exist does nothing but wait for the metadata update that is
+// under way.
+func (p *producer) awaitLoaded(ctx context.Context, records []*kgo.Record) error {
+	fresh := false
+	for _, r := range records {
+		fresh = fresh || !p.loaded[r.Topic]
+	}
+	if !fresh {
+		return nil
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.cl.PurgeTopicsFromProducing("")
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return fmt.Errorf("the topics' metadata was not stored in time: %w", context.Cause(ctx))
+	}
+	for _, r := range records {
+		p.loaded[r.Topic] = true
+	}
+	return nil
+}
+
+// errNotEnded means that kgo took the transaction for one with nothing to end.
+var errNotEnded = errors.New("the client ended the transaction without asking the broker to")
+
 func (p *producer) end(ctx context.Context) error {
-	return p.cl.EndTransaction(ctx, kgo.TryCommit)
+	before := p.watch.ended.Load()
+	err := p.cl.EndTransaction(ctx, kgo.TryCommit)
+	if err == nil && p.watch.ended.Load() == before {
+		return errNotEnded // the caller finds out what became of it
+	}
+	return err
 }
 
-// doubt is a hook that notices a request of the transaction protocol whose
-// answer did not come, at any try. Below transaction.version 2 such a request
-// may still be on its way and take effect in a later transaction of the same
-// producer epoch, even if a retry of it succeeded.
-type doubt struct{ raised atomic.Bool }
+// watch is a hook that follows the client's requests of the transaction
+// protocol.
+type watch struct {
+	// ended counts the answers to EndTxn.
+	ended atomic.Int64
+	// doubt is raised by a request whose answer did not come, at any try.
+	// Below transaction.version 2 such a request may still be on its way and
+	// take effect in a later transaction of the same producer epoch, even if
+	// a retry of it succeeded.
+	doubt atomic.Bool
+}
 
-// OnBrokerE2E is called by kgo.
-func (d *doubt) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
-	if e2e.Err() == nil {
-		return
-	}
-	switch kmsg.Key(key) {
+// OnBrokerE2E is called by kgo, before whoever waits for the answer has it.
+func (w *watch) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
+	switch k := kmsg.Key(key); k {
 	case kmsg.AddPartitionsToTxn, kmsg.AddOffsetsToTxn, kmsg.EndTxn, kmsg.TxnOffsetCommit:
-		d.raised.Store(true)
+		if e2e.Err() != nil {
+			w.doubt.Store(true)
+		} else if k == kmsg.EndTxn {
+			w.ended.Add(1)
+		}
 	}
 }
 
-var _ kgo.HookBrokerE2E = new(doubt)
+var _ kgo.HookBrokerE2E = new(watch)
 
-// newBroker connects a group commit to Kafka. The slot holds the producer so
-// that the ownership can close it from outside.
+// newBroker connects a group commit to Kafka.
 func (m *Module) newBroker(p *Partition) broker {
 	return broker{
 		member: m.member,
@@ -169,7 +220,7 @@ func (m *Module) newBroker(p *Partition) broker {
 		},
 		doubtful: func() bool {
 			pr := p.producer()
-			return pr.doubt.raised.Swap(false) && pr.version < 2
+			return pr.watch.doubt.Swap(false) && pr.version < 2
 		},
 	}
 }

@@ -260,11 +260,20 @@ func TestSlowButMovingIsNotAStall(t *testing.T) {
 }
 
 // The receiver takes ten times the deadline for each record, and several fetches
-// wait for it.
+// wait for it. Even a fetch that fails once when its turn comes has time left.
 func TestASlowReceiverIsNeverAStall(t *testing.T) {
-	inVirtualTime(t, 1, func(w *scenario.World, _ *kfake.Cluster) {
+	inVirtualTime(t, 1, func(w *scenario.World, c *kfake.Cluster) {
 		w.Seed()
 		w.PutMuch(24)
+		first := make(map[int64]kmsg.Request) // at each position
+		c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: w.State, Err: kerr.NotLeaderForPartition, Count: -1,
+			When: func(r kmsg.Request) bool {
+				at := r.(*kmsg.FetchRequest).Topics[0].Partitions[0].FetchOffset
+				if first[at] == nil {
+					first[at] = r
+				}
+				return first[at] == r
+			}})
 		n := 0
 		m := w.Handle(func(ctx context.Context, p *persistence.Partition) error {
 			_, err := p.Recover(ctx, func(persistence.Snapshot) error { n++; time.Sleep(3 * time.Second); return nil }, func() { n = 0 })
@@ -338,35 +347,51 @@ func TestAFailingLookUpDoesNotHideAStall(t *testing.T) {
 	}
 }
 
-// A recovery takes many times the session and rebalance timeouts. The member
-// stays, under the same generation, and then writes.
+// A recovery takes many times the session and rebalance timeouts, and a second
+// member joins meanwhile. The first one stays in the group, and the partition
+// that it keeps is recovered once and then written.
 func TestALongRecoveryKeepsTheMembership(t *testing.T) {
-	inVirtualTime(t, 1, func(w *scenario.World, c *kfake.Cluster) {
+	inVirtualTime(t, 2, func(w *scenario.World, c *kfake.Cluster) {
 		w.Seed()
-		w.Put("a", "1", "b", "1", "c", "1")
-		var generation atomic.Int32
-		var disturbed atomic.Int32
-		m := w.Handle(func(ctx context.Context, p *persistence.Partition) error {
-			if _, err := p.Recover(ctx, func(persistence.Snapshot) error { time.Sleep(40 * time.Second); return nil }, func() {}); err != nil {
+		for i := range 60 {
+			require.NoError(w, w.Admin.ProduceSync(w.Ctx, &kgo.Record{Topic: w.State, Key: fmt.Append(nil, i)}, &kgo.Record{Topic: w.State, Partition: 1, Key: fmt.Append(nil, i)}).FirstErr())
+		}
+		kafka := []kgo.Opt{kgo.SessionTimeout(6 * time.Second), kgo.RebalanceTimeout(10 * time.Second)}
+		var begun, lost atomic.Int32
+		kept := make(chan error, 2)
+		recovering := make(chan struct{}, 2)
+		a := w.Handle(func(ctx context.Context, p *persistence.Partition) error {
+			begun.Add(1)
+			recovering <- struct{}{}
+			_, err := p.Recover(ctx, func(persistence.Snapshot) error { time.Sleep(time.Second); return nil }, func() {})
+			if errors.Is(err, persistence.ErrRevoked) {
 				return err
 			}
-			if err := p.Write(ctx, persistence.Snapshot{Key: []byte("d"), Value: []byte("1")}); err != nil {
-				return err
+			if err == nil {
+				err = p.Write(ctx, persistence.Snapshot{Key: []byte("recovered"), Value: []byte("1")})
 			}
-			g := c.GroupInfo(w.Group)
-			if len(g.Members) != 1 || g.Epoch != generation.Load() {
-				return fmt.Errorf("the group is %v in generation %d", g.Members, g.Epoch)
+			kept <- err
+			for err == nil {
+				_, err = p.Poll(ctx)
 			}
-			return scenario.ErrDone
-		}, []kgo.Opt{kgo.SessionTimeout(6 * time.Second), kgo.RebalanceTimeout(10 * time.Second)}, persistence.WithTrace(persistence.Trace{
-			TakenOver:     func(i persistence.TakeoverInfo) { generation.Store(i.Generation) },
-			FenceSurvived: func(persistence.FenceInfo) { disturbed.Add(1) },
-			Fenced:        func(persistence.FenceInfo) { disturbed.Add(1) },
-		}))
-		<-m.Done()
-		require.ErrorIs(w, m.Wait(), scenario.ErrDone)
-		require.Zero(w, disturbed.Load())
-		require.Equal(w, "1", w.Values(0)["d"])
+			return err
+		}, kafka, persistence.WithTrace(persistence.Trace{GivenUp: func(i persistence.GiveUpInfo) {
+			if errors.Is(i.Reason, persistence.ErrLost) {
+				lost.Add(1)
+			}
+		}}))
+		<-recovering
+		<-recovering
+		time.Sleep(30 * time.Second)
+		b := w.StartKafka(false, kafka)
+		b.Own()
+		require.Empty(w, kept)
+		require.NoError(w, <-kept)
+		require.EqualValues(w, 2, begun.Load(), "handlers")
+		require.Zero(w, lost.Load())
+		require.Len(w, c.GroupInfo(w.Group).Members, 2)
+		require.NoError(w, b.Stop())
+		require.NoError(w, a.Stop())
 	})
 }
 

@@ -249,6 +249,22 @@ func TestAMovedLeaderIsFoundAgain(t *testing.T) {
 	}
 }
 
+func TestEachPartitionIsReadFromItsOwnLeader(t *testing.T) {
+	b := newBench(t)
+	require.NoError(t, b.CreateTopic("many", 3, nil))
+	topic := wire.Topic{Name: "many", ID: b.TopicInfo("many").TopicID}
+	cl := b.client(kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	for p := range int32(3) {
+		require.NoError(t, b.MoveTopicPartition("many", p, 2-p))
+		require.NoError(t, cl.ProduceSync(b.ctx, &kgo.Record{Topic: "many", Partition: p, Key: fmt.Append(nil, "of-", p)}).FirstErr())
+	}
+	for p := range int32(3) {
+		records, end := b.read(New(b.cl, topic, p, 1<<20), 0)
+		require.Equal(t, []string{fmt.Sprint("0:of-", p)}, records)
+		require.EqualValues(t, 1, end)
+	}
+}
+
 func TestAPartitionWithoutALeaderIsAskedForAgain(t *testing.T) {
 	b := newBench(t)
 	b.write(b.cl, "a")

@@ -66,8 +66,28 @@ type Fault struct {
 	deliver func() error
 }
 
-// NewNetwork makes a network. Its Opt goes to the clients.
-func (w *World) NewNetwork() *Network { return &Network{w: w, open: make(map[*conn]struct{})} }
+// NewNetwork makes a network. Its Opt goes to the clients. In the end, no offset
+// commit may have gone over it that the coordinator would not have checked.
+func (w *World) NewNetwork() *Network {
+	n := &Network{w: w, open: make(map[*conn]struct{})}
+	w.Cleanup(func() {
+		for _, e := range n.Log(0) {
+			switch r := e.Request.(type) {
+			case *kmsg.TxnOffsetCommitRequest:
+				n.checkMembership(r.MemberID, r.Generation)
+			case *kmsg.OffsetCommitRequest:
+				n.checkMembership(r.MemberID, r.Generation)
+			}
+		}
+	})
+	return n
+}
+
+func (n *Network) checkMembership(member string, generation int32) {
+	if member == "" || generation <= 0 {
+		n.w.Errorf("an offset commit of member %q at generation %d", member, generation)
+	}
+}
 
 // Opt makes a client use the network.
 func (n *Network) Opt() kgo.Opt {
@@ -404,6 +424,17 @@ func (e Exchange) OffsetError() error {
 		return errors.New("no answer")
 	}
 	return kerr.ErrorForCode(a.Topics[0].Partitions[0].ErrorCode)
+}
+
+// Await receives from a channel, or fails the story.
+func Await[T any](w *World, c <-chan T) (v T) {
+	w.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(Patience):
+		w.Fatalf("nothing within %v", Patience)
+	}
+	return v
 }
 
 // Evict throws a member out of the group, which it learns from its next

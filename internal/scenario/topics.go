@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -25,6 +26,7 @@ var topicStories = []Story{
 	{Name: "APartitionAddedToBothTopicsStartsAtTheEarliestOffset", Tell: bothGrow, Partitions: 2},
 	{Name: "AnInputOffsetBelowTheLogIsAnErrorAndNoReset", Tell: inputBelowTheLog},
 	{Name: "AnInputOffsetBeyondTheLogIsAnErrorAndNoReset", Tell: inputBeyondTheLog},
+	{Name: "AnInputThatRetentionOvertakesIsAnErrorAndNoReset", Tell: inputOvertaken},
 	{Name: "OffsetsAreCommittedWithTheirLeaderEpoch", Tell: leaderEpochs},
 }
 
@@ -180,6 +182,29 @@ func (w *World) CommitByHand(partition int32, offset int64) {
 	w.Eventually("the group has no members", func() bool {
 		return kadm.NewClient(w.Admin).CommitAllOffsets(w.Ctx, w.Group, at) == nil
 	})
+}
+
+// Retention passes the position while a recovery takes its time.
+func inputOvertaken(w *World) {
+	w.Produce(0, "1", "2", "3", "4", "5")
+	var events []*kgo.Record
+	m := w.Handle(func(ctx context.Context, p *persistence.Partition) error {
+		if err := w.deleteRecords(w.Input, 0, 4); err != nil {
+			return err
+		}
+		for {
+			rs, err := p.Poll(ctx)
+			if err != nil {
+				return err
+			}
+			events = append(events, rs...)
+		}
+	}, nil)
+	err := m.Wait()
+	require.ErrorIs(w, err, persistence.ErrInput)
+	require.ErrorIs(w, err, kerr.OffsetOutOfRange)
+	require.Empty(w, events)
+	require.EqualValues(w, -1, w.Committed(0).Offset)
 }
 
 // inputRefused runs a member that must end over its input without an event.

@@ -26,6 +26,7 @@ var transactionStories = append([]Story{
 	{Name: "AnAdvanceWithNothingToWriteIsCommitted", Tell: advanceOnly},
 	{Name: "OnlyTheCallerOfATooLargeRecordFails", Tell: tooLarge},
 	{Name: "OnlyTheCallerOfARecordThatTheBrokerFindsTooLargeFails", Tell: tooLargeForBroker},
+	{Name: "AWriteWhoseCallerGoesBeforeItsTurnIsNotMade", Tell: withdrawn},
 	{Name: "CloseFlushesThenCommitsThenLeaves", Tell: closeInOrder},
 	{Name: "CloseWithNoTimeListsWhatWasNotFlushed", Tell: closeShort},
 	{Name: "ALateEndTxnEndsANaiveLoopsNextTransactionBelowVersion2", Tell: lateEndTxn},
@@ -70,7 +71,7 @@ func twoServices(w *World) {
 			}
 		}()
 	}
-	err := <-results
+	err := Await(w, results)
 	require.ErrorIs(w, err, persistence.ErrProducerConflict)
 	require.ErrorContains(w, err, "second service")
 }
@@ -94,7 +95,7 @@ func fencedFromOutside(w *World) {
 	_, _, err := other.ProducerID(w.Ctx)
 	require.NoError(w, err)
 	produce.Release()
-	require.NoError(w, <-result)
+	require.NoError(w, Await(w, result))
 	require.Equal(w, []string{"1", "2"}, w.log(w.State, 0))
 	require.EqualValues(w, 1, w.Committed(0).Offset)
 	require.NoError(w, o.Ctx.Err())
@@ -169,16 +170,16 @@ func (c lostEnd) tell(w *World) {
 	end.Await()
 	switch c.cause {
 	case "":
-		require.NoError(w, <-result)
+		require.NoError(w, Await(w, result))
 	case "caller":
 		cancel()
-		if err := <-result; err != nil {
+		if err := Await(w, result); err != nil {
 			require.ErrorIs(w, err, persistence.ErrUnknownOutcome)
 		}
 	case "shutdown":
 		o.Release()
 		require.NoError(w, m.Stop())
-		require.NoError(w, <-result)
+		require.NoError(w, Await(w, result))
 		m = w.Start(false)
 		o = m.Own()
 		require.EqualValues(w, 1, o.Resume())
@@ -264,7 +265,7 @@ func (w *World) batched(n *Network, o *Owner, batches ...persistence.Batch) []er
 	}
 	end.Release()
 	wg.Wait()
-	require.NoError(w, <-first)
+	require.NoError(w, Await(w, first))
 	return errs
 }
 
@@ -324,6 +325,29 @@ func tooLargeForBroker(w *World) {
 	require.NoError(w, o.Ctx.Err())
 }
 
+// A caller that stops waiting before a transaction took its write can be sure
+// that it is not made.
+func withdrawn(w *World) {
+	n := w.NewNetwork()
+	m := w.StartKafka(false, []kgo.Opt{n.Opt()})
+	o := m.Own()
+	end := n.Next(kmsg.EndTxn, Hold)
+	first := make(chan error, 1)
+	go func() { first <- o.Write(w.Ctx, snapshot("first", "1", 0)) }()
+	end.Await()
+	ctx, cancel := context.WithCancel(w.Ctx)
+	second := make(chan error, 1)
+	go func() { second <- o.Write(ctx, snapshot("second", "1", 0)) }()
+	cancel()
+	err := Await(w, second)
+	require.ErrorIs(w, err, context.Canceled)
+	require.NotErrorIs(w, err, persistence.ErrUnknownOutcome)
+	end.Release()
+	require.NoError(w, Await(w, first))
+	require.NoError(w, o.Write(w.Ctx, snapshot("third", "1", 0)))
+	require.Equal(w, map[string]string{"first": "1", "third": "1"}, w.Values(0))
+}
+
 // Close takes no more events, flushes, commits, leaves the group, and closes
 // the producers, in this order; everyone who waits is answered.
 func closeInOrder(w *World) {
@@ -339,7 +363,7 @@ func closeInOrder(w *World) {
 	end.Await()
 	stopped := make(chan error, 1)
 	go func() { stopped <- m.Stop() }()
-	<-o.Revoked
+	Await(w, o.Revoked)
 	require.ErrorIs(w, o.Err, persistence.ErrClosed)
 	w.Produce(0, "c")
 	go write("queued")
@@ -348,10 +372,10 @@ func closeInOrder(w *World) {
 	mark := n.Mark()
 	end.Release()
 	for range 3 {
-		require.NoError(w, <-results)
+		require.NoError(w, Await(w, results))
 	}
 	o.Release()
-	require.NoError(w, <-stopped)
+	require.NoError(w, Await(w, stopped))
 	require.Empty(w, o.events, "no new records")
 	require.Equal(w, map[string]string{"in flight": "1", "queued": "1", "queued too": "1"}, w.Values(0))
 	require.EqualValues(w, 2, w.Committed(0).Offset)
@@ -394,7 +418,7 @@ func closeShort(w *World) {
 	left.Writes = 0
 	require.Equal(w, persistence.Unflushed{Partition: 0, HandlerRunning: true, Committable: 1}, left)
 	for range cap(results) {
-		err := <-results
+		err := Await(w, results)
 		require.ErrorIs(w, err, persistence.ErrClosed)
 		require.NotErrorIs(w, err, persistence.ErrUnknownOutcome, "nothing was to be ended yet")
 	}
@@ -457,7 +481,7 @@ func lateRequests(w *World) {
 		late.Deliver()
 		require.Equal(w, before, w.Stable(w.State, 0), "a late %s ended the transaction", key.Name())
 		end.Release()
-		require.NoError(w, <-result)
+		require.NoError(w, Await(w, result))
 		require.EqualValues(w, 2*i+2, w.Committed(0).Offset, "after a late %s", key.Name())
 	}
 	require.Equal(w, values, w.log(w.State, 0))
@@ -495,7 +519,7 @@ func lateInit(w *World) {
 	end.Await()
 	late.Deliver()
 	end.Release()
-	require.NoError(w, <-result)
+	require.NoError(w, Await(w, result))
 	require.NoError(w, o.Write(w.Ctx, snapshot("k", "2", 0)))
 	require.Equal(w, []string{"1", "2"}, w.log(w.State, 0))
 	require.NoError(w, o.Ctx.Err())
@@ -521,11 +545,11 @@ func outputs(w *World) {
 	require.EqualValues(w, 2, w.End(out, 2))
 	require.Zero(w, w.Stable(out, 2))
 	end.Release()
-	require.NoError(w, <-result)
+	require.NoError(w, Await(w, result))
 	require.Equal(w, []string{"1", "2"}, w.log(out, 2))
 
 	m.cancel()
-	<-o.Revoked
+	Await(w, o.Revoked)
 	require.NoError(w, m.Stop())
 	require.ErrorIs(w, o.Apply(w.Ctx, batch), persistence.ErrClosed)
 	require.Equal(w, []string{"1", "2"}, w.log(out, 2))

@@ -146,7 +146,8 @@ type Owner struct {
 
 	release chan struct{}
 	once    sync.Once
-	events  chan []*kgo.Record
+	mu      sync.Mutex
+	events  []*kgo.Record
 	Revoked chan struct{} // closed when Poll said that it is over
 	Err     error         // what Poll said; read after Revoked
 }
@@ -190,7 +191,7 @@ func (w *World) StartKafka(hold bool, kafka []kgo.Opt, opts ...persistence.Optio
 }
 
 func (m *Member) handle(ctx context.Context, p *persistence.Partition) error {
-	o := &Owner{Partition: p, Ctx: ctx, State: make(map[string]string), release: make(chan struct{}), events: make(chan []*kgo.Record, 10000), Revoked: make(chan struct{})}
+	o := &Owner{Partition: p, Ctx: ctx, State: make(map[string]string), release: make(chan struct{}), Revoked: make(chan struct{})}
 	var err error
 	o.Recovered, err = p.Recover(ctx, func(s persistence.Snapshot) error {
 		if s.Value == nil {
@@ -217,7 +218,9 @@ func (m *Member) handle(ctx context.Context, p *persistence.Partition) error {
 			}
 			return err
 		}
-		o.events <- rs
+		o.mu.Lock()
+		o.events = append(o.events, rs...)
+		o.mu.Unlock()
 	}
 }
 
@@ -247,20 +250,25 @@ func (m *Member) OwnAll(n int) map[int32]*Owner {
 	return all
 }
 
-// Events waits for n of the owner's input records.
+// Events waits for the owner's next n input records.
 func (o *Owner) Events(t testing.TB, n int) []*kgo.Record {
 	t.Helper()
-	var got []*kgo.Record
-	deadline := time.After(Patience)
-	for len(got) < n {
-		select {
-		case rs := <-o.events:
-			got = append(got, rs...)
-		case <-deadline:
-			t.Fatalf("%d of %d events within %v", len(got), n, Patience)
+	deadline := time.Now().Add(Patience)
+	for {
+		o.mu.Lock()
+		got := len(o.events)
+		if got >= n {
+			next := o.events[:n:n]
+			o.events = o.events[n:]
+			o.mu.Unlock()
+			return next
 		}
+		o.mu.Unlock()
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d events within %v", got, n, Patience)
+		}
+		time.Sleep(2 * time.Millisecond)
 	}
-	return got
 }
 
 // Stop closes the module in order and returns what Run returned.
