@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"github.com/kafkafence/persistence/internal/wire"
 )
 
@@ -18,8 +21,32 @@ import (
 // trips, and kgo does not end a transaction in which it produced nothing.
 //
 // Such a commit must come strictly between a partition's transactions, so it
-// holds the partition's exclusive lock: the outcome of everything before it is
-// settled, and nothing begins before it is answered.
+// holds the partition's gate: the outcome of everything before it is settled,
+// and nothing begins before it is answered.
+//
+// One whose answer does not come may still be on its way, and carries the
+// generation that is live: if it arrives late it moves the committed offset
+// back. Nothing in the protocol prevents that. So from then on the offset is
+// committed anew at every interval and at the end, until the ownership is over:
+// a step back lasts for one interval, and costs a replay at most.
+
+// offsetWatch is a hook on the client that commits offsets.
+type offsetWatch struct{ m *Module }
+
+// OnBrokerE2E is called by kgo.
+func (w offsetWatch) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
+	if kmsg.Key(key) != kmsg.OffsetCommit || e2e.Err() == nil {
+		return
+	}
+	// Several may be under way; it does not matter which one it was.
+	w.m.mu.Lock()
+	defer w.m.mu.Unlock()
+	for _, p := range w.m.mu.partitions {
+		p.offsets.raiseDoubt()
+	}
+}
+
+var _ kgo.HookBrokerE2E = offsetWatch{}
 
 // commitLoop commits what was advanced to, every CommitInterval.
 func (m *Module) commitLoop(ctx context.Context) {
@@ -41,7 +68,7 @@ func (m *Module) commitLoop(ctx context.Context) {
 		m.mu.Unlock()
 		held := idle[:0]
 		for _, p := range idle {
-			// One whose lock is taken has a transaction that carries the offset.
+			// One whose gate is taken has a transaction that carries the offset.
 			if p.commit.exclusive.tryEnter() {
 				held = append(held, p)
 			}
@@ -68,7 +95,17 @@ func (m *Module) commitOne(ctx context.Context, p *Partition) error {
 		return context.Cause(ctx)
 	}
 	defer p.commit.exclusive.leave()
-	return m.commitUntil(ctx, []*Partition{p})[p.id]
+	began, refused := time.Now(), m.member().Generation
+	err := m.commitUntil(ctx, []*Partition{p})[p.id]
+	if isOwnershipQuestion(err) && ctx.Err() == nil && p.open() == nil {
+		info := FenceInfo{Topic: m.input.Name, Partition: p.id, Refused: refused, Current: m.member().Generation, Waited: time.Since(began), Err: err}
+		if m.cfg.trace.Fenced != nil {
+			m.cfg.trace.Fenced(info)
+		}
+		err = info.fatal()
+		m.fenced(p, err)
+	}
+	return err
 }
 
 // commitFinally commits the last advances of partitions that are given up.
@@ -116,7 +153,7 @@ func (m *Module) commitUntil(ctx context.Context, held []*Partition) map[int32]e
 }
 
 // commitOffsets commits what the partitions advanced to, in one request, and
-// returns what failed. The caller holds their exclusive locks. Nothing to
+// returns what failed. The caller holds their gates. Nothing to
 // commit sends nothing.
 func (m *Module) commitOffsets(ctx context.Context, held []*Partition) map[int32]error {
 	failed := make(map[int32]error)

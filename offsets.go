@@ -24,6 +24,7 @@ type offsets struct {
 		sync.Mutex
 		committable position
 		committed   position
+		doubt       bool // an offset commit without a transaction may still arrive
 	}
 }
 
@@ -60,9 +61,22 @@ func (o *offsets) settled(p position) {
 	}
 }
 
-// dirty is what was advanced to and not committed.
+// dirty is what was advanced to and not committed. While in doubt it is
+// whatever was advanced to.
 func (o *offsets) dirty() (position, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.mu.committable, o.mu.committable.offset > o.mu.committed.offset
+	return o.mu.committable, o.mu.doubt || o.mu.committable.offset > o.mu.committed.offset
+}
+
+func (o *offsets) raiseDoubt() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.mu.doubt = true
+}
+
+func (o *offsets) inDoubt() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.mu.doubt
 }

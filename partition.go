@@ -340,8 +340,8 @@ func (p *Partition) beginRevoke(why error) {
 		return
 	}
 	p.mu.state, p.mu.reason = revoking, why
-	p.mu.Unlock()
 	p.abandon(why)
+	p.mu.Unlock()
 }
 
 // kill ends the ownership: every later call is refused, and whatever waits is
@@ -356,9 +356,9 @@ func (p *Partition) kill(why error) {
 	}
 	p.mu.state, p.mu.reason = dead, why
 	looping := p.mu.looping
+	p.cancel(why) // before anybody is told the reason
 	p.mu.Unlock()
 
-	p.cancel(why)
 	for _, w := range p.queue.clear(why) {
 		w.done <- p.writeError(why)
 	}

@@ -87,7 +87,7 @@ func New(opts ...Option) (*Module, error) {
 	if m.consumer, err = kgo.NewClient(m.consumerOptions()...); err != nil {
 		return nil, fmt.Errorf("persistence: the configuration cannot be used:\nKafka: %w", err)
 	}
-	if m.reader, err = kgo.NewClient(m.plainOptions()...); err != nil {
+	if m.reader, err = kgo.NewClient(append(m.plainOptions(), kgo.WithHooks(offsetWatch{m}))...); err != nil {
 		m.consumer.Close()
 		return nil, fmt.Errorf("persistence: the configuration cannot be used:\nKafka: %w", err)
 	}

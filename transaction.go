@@ -157,9 +157,13 @@ func (g *groupCommit) gated(ctx context.Context, a *attempt, member wire.Member,
 		if g.trace.Fenced != nil {
 			g.trace.Fenced(info)
 		}
-		return askOwnership, fmt.Errorf("%w: generation %d was refused and no newer one came within %v: %w",
-			ErrFenced, info.Refused, info.Waited.Round(time.Millisecond), err)
+		return askOwnership, info.fatal()
 	}
+}
+
+// fatal is the error of an ownership that stayed refused.
+func (f FenceInfo) fatal() error {
+	return fmt.Errorf("%w: generation %d was refused and no newer one came within %v: %w", ErrFenced, f.Refused, f.Waited.Round(time.Millisecond), f.Err)
 }
 
 // landed notes what a committed transaction moved.
@@ -213,6 +217,8 @@ func (g *groupCommit) settle(ctx context.Context, a attempt, deadline time.Time)
 			g.landed(a, nil)
 			a.verdict, a.err = committed, nil
 			return a
+		case m.Owner == g.nonce && m.Transaction == "" && g.offsets.inDoubt():
+			return unknown(errors.New("an earlier offset commit that got no answer may have covered it"))
 		case m.Owner == g.nonce || metadata == g.inherited:
 			g.log.Info("the reply to a commit was lost; it did not commit and is tried again", "error", lost)
 			a.verdict, a.err = unlanded, lost

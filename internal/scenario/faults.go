@@ -61,6 +61,7 @@ type Fault struct {
 	do      Action
 	left    int // negative: no end
 	hits    int
+	final   bool
 	release chan struct{}
 	once    sync.Once
 	deliver func() error
@@ -131,6 +132,15 @@ func (f *Fault) Release() {
 		f.n.mu.Unlock()
 		close(f.release)
 	})
+}
+
+// Final makes a lost request or reply fail in a way that kgo does not try again
+// by itself, as an error of TLS.
+func (f *Fault) Final() *Fault {
+	f.n.mu.Lock()
+	defer f.n.mu.Unlock()
+	f.final = true
+	return f
 }
 
 // Await waits until the fault has met a request.
@@ -208,6 +218,8 @@ func (n *Network) Count(from int, keys ...kmsg.Key) int {
 // Writes are the kinds of requests by which an ownership changes anything.
 var Writes = []kmsg.Key{kmsg.Produce, kmsg.OffsetCommit, kmsg.TxnOffsetCommit, kmsg.AddOffsetsToTxn, kmsg.AddPartitionsToTxn, kmsg.EndTxn}
 
+var errFinal = errors.New("the connection broke")
+
 func reset(op string) error {
 	return &net.OpError{Op: op, Net: "tcp", Err: os.NewSyscallError(op, syscall.ECONNRESET)}
 }
@@ -225,6 +237,7 @@ type conn struct {
 	asked  map[int32]int    // log index by correlation id
 	marked map[int32]*Fault // whose answer is held or lost, by correlation id
 	broken bool             // nothing more reaches the client
+	final  bool             // by an error that kgo does not try again
 	held   bool             // the connection outlives its client's
 }
 
@@ -258,6 +271,9 @@ func (c *conn) Write(b []byte) (int, error) {
 		c.n.mu.Unlock()
 		return c.forward(b, correlation, req)
 	case LoseRequest:
+		c.n.mu.Lock()
+		c.final = f.final
+		c.n.mu.Unlock()
 		c.sever(false)
 		f.met()
 		return len(b), nil
@@ -320,16 +336,22 @@ func (c *conn) Read(b []byte) (int, error) {
 		if err == nil {
 			correlation := int32(binary.BigEndian.Uint32(answer[4:]))
 			f = c.marked[correlation]
-			broken = broken || f != nil && f.do == LoseReply
+			if f != nil && f.do == LoseReply {
+				broken, c.final = true, f.final
+			}
 			if i, ok := c.asked[correlation]; ok && !broken {
 				delete(c.asked, correlation)
 				e := &c.n.log[i]
 				e.Answer = parseAnswer(e.Request, answer)
 			}
 		}
+		final := c.final
 		c.n.mu.Unlock()
 		if f != nil {
 			f.met()
+		}
+		if broken && final {
+			return 0, errFinal
 		}
 		if broken {
 			return 0, reset("read")

@@ -130,21 +130,20 @@ func heldPastTimeout(w *World) {
 
 // lostEnd is a request to end a transaction that got no answer.
 type lostEnd struct {
-	name  string
+	what  string
 	do    Action
-	cause string // what happens just then
+	then  string // what happens just then
+	final bool   // kgo does not try again by itself, so the library has to settle it
 }
 
 func lostEndStories() (all []Story) {
-	for _, c := range []lostEnd{
-		{"ALostEndTxnReplyIsSettled", LoseReply, ""},
-		{"ALostEndTxnRequestIsSettled", LoseRequest, ""},
-		{"ALostEndTxnReplyIsSettledThoughItsCallerHasGone", LoseReply, "caller"},
-		{"ALostEndTxnRequestIsSettledThoughItsCallerHasGone", LoseRequest, "caller"},
-		{"ALostEndTxnReplyIsSettledByAShutdown", LoseReply, "shutdown"},
-		{"ALostEndTxnRequestIsSettledByAShutdown", LoseRequest, "shutdown"},
-	} {
-		all = append(all, Story{Name: c.name, Tell: c.tell})
+	for _, c := range []lostEnd{{what: "Reply", do: LoseReply}, {what: "Request", do: LoseRequest}} {
+		for _, c.then = range []string{"", "ThoughItsCallerHasGone", "ByAShutdown"} {
+			c.final = false
+			all = append(all, Story{Name: "ALostEndTxn" + c.what + "IsTriedAgain" + c.then, Tell: c.tell})
+			c.final = true
+			all = append(all, Story{Name: "ALostEndTxn" + c.what + "IsSettled" + c.then, Tell: c.tell})
+		}
 	}
 	return all
 }
@@ -163,20 +162,23 @@ func (c lostEnd) tell(w *World) {
 			Outputs: []*kgo.Record{{Topic: out, Value: []byte(value)}}, Through: through}
 	}
 	end := n.Next(kmsg.EndTxn, c.do)
+	if c.final {
+		end.Final()
+	}
 	ctx, cancel := context.WithCancel(w.Ctx)
 	defer cancel()
 	result := make(chan error, 1)
 	go func() { result <- o.Apply(ctx, batch("1", events[0])) }()
 	end.Await()
-	switch c.cause {
+	switch c.then {
 	case "":
 		require.NoError(w, Await(w, result))
-	case "caller":
+	case "ThoughItsCallerHasGone":
 		cancel()
 		if err := Await(w, result); err != nil {
 			require.ErrorIs(w, err, persistence.ErrUnknownOutcome)
 		}
-	case "shutdown":
+	case "ByAShutdown":
 		o.Release()
 		require.NoError(w, m.Stop())
 		require.NoError(w, Await(w, result))
