@@ -140,11 +140,16 @@ func (m *Module) commitFinally(ctx context.Context, parts []*Partition) {
 func (m *Module) commitUntil(ctx context.Context, held []*Partition) map[int32]error {
 	ctx, cancel := context.WithTimeout(ctx, ownershipWait(m.cfg.user.heartbeatInterval, m.cfg.user.serverSide))
 	defer cancel()
+	refused := make(map[int32]error)
 	for {
 		errs := m.commitOffsets(ctx, held)
 		again := false
-		for _, err := range errs {
-			again = again || isOwnershipQuestion(err)
+		for id, err := range errs {
+			if isOwnershipQuestion(err) {
+				refused[id], again = err, true
+			} else if ctx.Err() != nil && refused[id] != nil {
+				errs[id] = refused[id] // says more than that the time was up
+			}
 		}
 		if !again || !sleep(ctx, 5*time.Millisecond) {
 			return errs

@@ -134,7 +134,7 @@ func (m *Module) forget(p *Partition, why error, took time.Duration) {
 }
 
 // own takes a partition over and runs its handler, again and again while the
-// partition stays assigned but was fenced.
+// partition stays assigned but was fenced or refused.
 func (m *Module) own(p *Partition) {
 	defer m.handlers.Done()
 	for p != nil {
@@ -142,8 +142,8 @@ func (m *Module) own(p *Partition) {
 		p.markInitialised()
 		if err != nil || !p.startLoop() {
 			close(p.handlerDone)
-			m.takeoverFailed(p, err)
-			return
+			p = m.takeoverFailed(p, err)
+			continue
 		}
 		m.mu.Lock()
 		handler := m.mu.handler
@@ -333,23 +333,64 @@ func (m *Module) failFenced(p *Partition, times int, generation int32, err error
 		p.id, m.input.Name, times, generation, join(ErrFenced, err)))
 }
 
-// takeoverFailed ends an ownership that never began.
-func (m *Module) takeoverFailed(p *Partition, err error) {
-	if reason := p.giveUpReason(); reason != nil || err == nil {
-		return // given up meanwhile; whoever did that finishes it
+// takeoverFailed ends an ownership that never began, and returns the next
+// handle if the partition is to be tried again.
+func (m *Module) takeoverFailed(p *Partition, err error) *Partition {
+	switch {
+	case p.giveUpReason() != nil || err == nil:
+		return nil // given up meanwhile; whoever did that finishes it
+	case !errors.Is(err, ErrPartitionMismatch):
+		m.fail(err)
+		return nil
 	}
-	if errors.Is(err, ErrPartitionMismatch) {
-		// Only this partition: the others are where their events are.
-		p.log.Error("partition refused", "error", err)
-		p.kill(err)
-		<-p.over
-		m.mu.Lock()
-		if m.mu.partitions[p.id] == p {
-			delete(m.mu.partitions, p.id)
-			m.mu.refused[p.id] = err
+	// Only this partition: the others are where their events are.
+	p.log.Error("partition refused", "error", err)
+	p.kill(err)
+	<-p.over
+	m.mu.Lock()
+	mine := m.mu.partitions[p.id] == p
+	if mine {
+		delete(m.mu.partitions, p.id)
+		m.mu.refused[p.id] = err
+	}
+	m.mu.Unlock()
+	if !mine {
+		return nil
+	}
+	return m.awaitCounts(p.id, err)
+}
+
+// refusedInterval is how often a refused partition is looked at again.
+const refusedInterval = 5 * time.Second
+
+// awaitCounts waits until the snapshot topic has a refused partition, and makes
+// a handle for it then; nil if it was taken away meanwhile.
+func (m *Module) awaitCounts(id int32, refusal error) *Partition {
+	t := time.NewTicker(refusedInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-m.ending:
+			return nil
 		}
+		ctx, cancel := context.WithTimeout(context.Background(), refusedInterval)
+		err := m.checkPartition(ctx, id)
+		cancel()
+		m.mu.Lock()
+		if m.mu.refused[id] != refusal || m.mu.stopping {
+			m.mu.Unlock()
+			return nil
+		}
+		if err != nil {
+			m.mu.Unlock()
+			continue
+		}
+		p := m.newPartition(id)
+		p.locate(noPosition)
+		m.mu.partitions[id] = p
+		delete(m.mu.refused, id)
 		m.mu.Unlock()
-		return
+		return p
 	}
-	m.fail(err)
 }

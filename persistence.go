@@ -58,7 +58,8 @@ type Module struct {
 	stop     chan struct{}  // closed by Close
 	stopOnce sync.Once
 	stopCtx  atomic.Pointer[context.Context] // Close's, bounding the shutdown
-	ended    chan struct{}                   // closed when Run has ended
+	ending   chan struct{}                   // closed when Run begins to end
+	ended    chan struct{}                   // closed when it has ended
 	flushErr error                           // what Run could not flush; read after ended
 }
 
@@ -76,6 +77,7 @@ func New(opts ...Option) (*Module, error) {
 		recoveries: make(chan struct{}, cfg.recoveries),
 		failure:    make(chan error, 1),
 		stop:       make(chan struct{}),
+		ending:     make(chan struct{}),
 		ended:      make(chan struct{}),
 	}
 	m.mu.partitions = make(map[int32]*Partition)
@@ -179,6 +181,7 @@ func (m *Module) shutDown() error {
 	m.mu.stopping = true
 	all := slices.Collect(maps.Values(m.mu.partitions))
 	m.mu.Unlock()
+	close(m.ending)
 
 	bound, cancel := m.shutdownContext()
 	defer cancel()

@@ -193,12 +193,12 @@ func (m *Module) checkPartition(ctx context.Context, id int32) error {
 	grown := m.mu.inputs != len(input.Partitions)
 	m.mu.inputs, m.mu.snapshots = len(input.Partitions), len(snapshot.Partitions)
 	m.mu.Unlock()
-	if len(input.Partitions) == len(snapshot.Partitions) {
-		return nil
-	}
 	if grown {
 		m.cfg.logger.Warn("the input topic has grown: keys have moved to other partitions than their snapshots are in; drain the service and rebuild the snapshots with the new count",
 			"topic", m.input.Name, "partitions", len(input.Partitions), "snapshot_partitions", len(snapshot.Partitions))
+	}
+	if len(input.Partitions) == len(snapshot.Partitions) {
+		return nil
 	}
 	return fmt.Errorf("persistence: partition %d of %s is not taken over: the input has %d partitions and snapshot topic %s has %d: %w",
 		id, m.input.Name, len(input.Partitions), m.snapshot.Name, len(snapshot.Partitions), ErrPartitionMismatch)

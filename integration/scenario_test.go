@@ -22,7 +22,7 @@ func TestScenarios(t *testing.T) {
 	for _, version := range []int{2, 1, 0} {
 		t.Run(fmt.Sprintf("TransactionVersion%d", version), func(t *testing.T) {
 			c := kafkatest.Shared(t, kafkatest.TransactionVersion(version))
-			scenario.Run(t, scenario.Backend{Brokers: c.Brokers(), TransactionVersion: version})
+			scenario.Run(t, scenario.Backend{Brokers: c.Brokers(), TransactionVersion: version, Cleaner: c.Backend() != "brokers"})
 		})
 	}
 }

@@ -23,6 +23,7 @@ var topicStories = []Story{
 	{Name: "ASnapshotTopicThatDeletesIsRefused", Tell: deletingSnapshots},
 	{Name: "DifferentPartitionCountsAreRefusedBeforeJoining", Tell: differentCounts, Partitions: 16},
 	{Name: "PartitionsThatTheInputGainedAreRefusedAndTheOthersGoOn", Tell: inputGrows, Partitions: 8},
+	{Name: "ARefusedPartitionIsTakenOverWhenTheSnapshotTopicHasGrown", Tell: snapshotsGrowLater},
 	{Name: "APartitionAddedToBothTopicsStartsAtTheEarliestOffset", Tell: bothGrow, Partitions: 2},
 	{Name: "AnInputOffsetBelowTheLogIsAnErrorAndNoReset", Tell: inputBelowTheLog},
 	{Name: "AnInputOffsetBeyondTheLogIsAnErrorAndNoReset", Tell: inputBeyondTheLog},
@@ -126,6 +127,25 @@ func inputGrows(w *World) {
 		require.EqualValues(w, 1, w.Committed(o.ID()).Offset)
 	}
 	require.Equal(w, 8, w.partitions(w.State), "the snapshot topic does not grow by itself")
+	require.NoError(w, m.Stop())
+}
+
+// The snapshot topic grows after the input: the refused partitions are taken
+// over then, without a rebalance.
+func snapshotsGrowLater(w *World) {
+	m := w.StartKafka(false, freshMetadata)
+	m.OwnAll(1)
+	w.grow(w.Input, 1)
+	w.Eventually("partition 1 is refused", func() bool {
+		_, err := m.Module.Partition(1)
+		return errors.Is(err, persistence.ErrPartitionMismatch)
+	})
+	w.grow(w.State, 1)
+	o := m.Own()
+	for o.ID() != 1 { // partition 0 again, after a rebalance
+		o = m.Own()
+	}
+	require.NoError(w, o.Write(w.Ctx, snapshots("e", "1")...))
 	require.NoError(w, m.Stop())
 }
 

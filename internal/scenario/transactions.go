@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -303,6 +304,13 @@ func tooLargeForBroker(w *World) {
 	limit := "2000"
 	_, err := kadm.NewClient(w.Admin).AlterTopicConfigs(w.Ctx, []kadm.AlterConfig{{Name: "max.message.bytes", Value: &limit}}, w.State)
 	require.NoError(w, err)
+	probe := w.Client(kgo.TransactionalID(w.Prefix+"-probe"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	w.Eventually("the limit to be in force", func() bool {
+		require.NoError(w, probe.BeginTransaction())
+		err := probe.ProduceSync(w.Ctx, &kgo.Record{Topic: w.State, Value: noise(4000)}).FirstErr()
+		require.NoError(w, probe.EndTransaction(w.Ctx, kgo.TryAbort))
+		return errors.Is(err, kerr.MessageTooLarge)
+	})
 	var batches []persistence.Batch
 	want := map[string]string{"first": "1"}
 	for i := range 7 {
