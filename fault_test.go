@@ -248,6 +248,20 @@ func TestATakeoverRidesOutABusyCoordinator(t *testing.T) {
 		})
 }
 
+// heartbeatOf picks a group's heartbeats: a fault at the top level does not
+// look at the group.
+func heartbeatOf(group string) func(kmsg.Request) bool {
+	return func(r kmsg.Request) bool {
+		switch r := r.(type) {
+		case *kmsg.HeartbeatRequest:
+			return r.Group == group
+		case *kmsg.ConsumerGroupHeartbeatRequest:
+			return r.Group == group
+		}
+		return false
+	}
+}
+
 // A heartbeat that says that the group went on without this member: its
 // partitions are lost, nothing is sent for them, and it comes back with new
 // handles.
@@ -277,7 +291,7 @@ func TestPartitionsAreLostWhenAHeartbeatSaysSo(t *testing.T) {
 				require.NoError(t, o.Advance(o.Events(w, 1)[0]))
 			}
 			mark := n.Mark()
-			c.Fault(kfake.Fault{Keys: []kmsg.Key{tc.key}, Group: w.Group, TopLevel: true, Err: tc.err})
+			c.Fault(kfake.Fault{Keys: []kmsg.Key{tc.key}, TopLevel: true, Err: tc.err, When: heartbeatOf(w.Group)})
 			for _, o := range owners {
 				scenario.Await(w, o.Ctx.Done())
 				require.ErrorIs(t, context.Cause(o.Ctx), persistence.ErrLost)

@@ -4,13 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,513 +17,6 @@ import (
 	"github.com/kafkafence/persistence/internal/format"
 	"github.com/kafkafence/persistence/internal/wire"
 )
-
-// ledger is the outside world of one group commit: a member, a coordinator and
-// a log, all in memory. It fails the test where the real ones would be used
-// wrongly: a transaction begun over an open one or with a producer that failed,
-// an end with a part of the batch, calls at the same time.
-//
-// The on... funcs are the script. Each is told how often it was asked before,
-// and stands in for what would go wrong; nil, or a nil error, is success.
-type ledger struct {
-	t testing.TB
-
-	onMember  func(n int)
-	onOffset  func(ctx context.Context, n int, m wire.Member) error
-	onProduce func(ctx context.Context, n int, records []*kgo.Record) []error
-	onEnd     func(ctx context.Context, n int) (landed bool, err error)
-	onRenew   func(ctx context.Context, n int) error
-	onConfirm func(ctx context.Context, n int, m wire.Member) error
-	onLast    func(ctx context.Context, n int) error
-
-	busy atomic.Bool
-	mu   struct {
-		sync.Mutex
-		member    wire.Member
-		txn       *openTxn
-		spoilt    bool // a call failed and the producer was not renewed since
-		doubt     bool
-		end       int64 // of the snapshot partition, aborted records and markers included
-		metadata  string
-		log       []*kgo.Record // committed
-		commits   []openTxn     // committed
-		offsets   []wire.Member // of each offset commit that was sent
-		produced  map[string]int
-		why       []error // of each renewal
-		calls     []string
-		questions map[string]int
-	}
-}
-
-type openTxn struct {
-	pos     *wire.Position
-	member  wire.Member
-	records []*kgo.Record
-	failed  bool
-	outside bool // no transaction: an offset commit to confirm the ownership
-}
-
-func (tx *openTxn) keys() []string { return keysOf(tx.records) }
-
-func keysOf(records []*kgo.Record) []string {
-	keys := []string{}
-	for _, r := range records {
-		keys = append(keys, string(r.Key))
-	}
-	return keys
-}
-
-func newLedger(t testing.TB) *ledger {
-	l := &ledger{t: t}
-	l.mu.member = wire.Member{Group: "group", ID: "member", Generation: 1}
-	l.mu.produced = make(map[string]int)
-	l.mu.questions = make(map[string]int)
-	return l
-}
-
-// asked counts a call; record makes it part of calls.
-func (l *ledger) asked(what string, record bool) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if record {
-		l.mu.calls = append(l.mu.calls, what)
-	}
-	l.mu.questions[what]++
-	return l.mu.questions[what] - 1
-}
-
-// alone checks that the calls that are promised to come one at a time do.
-func (l *ledger) alone() func() {
-	if !l.busy.CompareAndSwap(false, true) {
-		l.t.Error("two calls of the broker at the same time")
-	}
-	return func() { l.busy.Store(false) }
-}
-
-// spoil notes a failure: the producer is good for nothing until it is renewed.
-func (l *ledger) spoil(err error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.spoilt = true
-	if l.mu.txn != nil {
-		l.mu.txn.failed = true
-	}
-	return err
-}
-
-func (l *ledger) member() wire.Member {
-	if n := l.asked("member", false); l.onMember != nil {
-		l.onMember(n)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.member
-}
-
-func (l *ledger) begin() error {
-	defer l.alone()()
-	l.asked("begin", true)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.txn != nil {
-		l.t.Error("a transaction was begun over an open one")
-	}
-	if l.mu.spoilt {
-		l.t.Error("a transaction was begun with a producer that had failed")
-	}
-	l.mu.txn = new(openTxn)
-	return nil
-}
-
-func (l *ledger) commitOffset(ctx context.Context, m wire.Member, pos wire.Position) error {
-	defer l.alone()()
-	n := l.asked("offset", true)
-	l.mu.Lock()
-	l.mu.offsets = append(l.mu.offsets, m)
-	if m.ID == "" || m.Generation <= 0 {
-		l.t.Errorf("an offset was sent with member %q and generation %d, which no coordinator checks", m.ID, m.Generation)
-	}
-	if l.mu.txn == nil {
-		l.t.Error("an offset was sent outside of a transaction")
-	}
-	l.mu.Unlock()
-	if l.onOffset != nil {
-		if err := l.onOffset(ctx, n, m); err != nil {
-			if !isOwnershipQuestion(err) {
-				l.spoil(err)
-			}
-			return err
-		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.txn.pos, l.mu.txn.member = &pos, m
-	return nil
-}
-
-func (l *ledger) produce(ctx context.Context, records []*kgo.Record) []error {
-	defer l.alone()()
-	n := l.asked("produce", true)
-	l.mu.Lock()
-	if l.mu.txn == nil || l.mu.txn.pos == nil {
-		l.t.Error("records were produced before the offset was accepted")
-	}
-	for _, r := range records {
-		l.mu.produced[string(r.Key)]++
-		if r.Topic == "state" {
-			r.Offset = l.mu.end
-			l.mu.end++
-		}
-	}
-	l.mu.txn.records = append(l.mu.txn.records, records...)
-	l.mu.Unlock()
-	if l.onProduce != nil {
-		if errs := l.onProduce(ctx, n, records); len(errs) > 0 {
-			_ = l.spoil(errs[0])
-			return errs
-		}
-	}
-	return nil
-}
-
-func (l *ledger) endTxn(ctx context.Context) error {
-	defer l.alone()()
-	n := l.asked("end", true)
-	landed, err := true, error(nil)
-	if l.onEnd != nil {
-		landed, err = l.onEnd(ctx, n)
-	}
-	l.mu.Lock()
-	tx := l.mu.txn
-	if tx == nil && !landed && err != nil {
-		l.mu.Unlock()
-		return l.spoil(err) // it was aborted meanwhile
-	}
-	if tx == nil || tx.pos == nil || tx.failed {
-		l.t.Errorf("a transaction was to be committed that is not whole: %+v", tx)
-	}
-	if landed {
-		l.land(tx)
-		l.mu.txn = nil
-	}
-	l.mu.Unlock()
-	if isProducerFenced(err) {
-		l.abort() // whoever took the epoch ended what was open under the old one
-	}
-	if err != nil {
-		return l.spoil(err)
-	}
-	return nil
-}
-
-// land commits. The caller holds the lock.
-func (l *ledger) land(tx *openTxn) {
-	for _, r := range tx.records {
-		if r.Topic == "state" {
-			l.mu.end++ // the marker
-			break
-		}
-	}
-	l.mu.log = append(l.mu.log, tx.records...)
-	l.mu.commits = append(l.mu.commits, *tx)
-	l.mu.metadata = tx.pos.Metadata
-	meta, ok := format.ParseMetadata(tx.pos.Metadata)
-	if !ok || meta.Owner == "" || meta.Transaction == "" {
-		l.t.Errorf("the metadata %q does not name the owner and the transaction", tx.pos.Metadata)
-	}
-	if meta.End > l.mu.end {
-		l.t.Errorf("a commit vouches for offsets below %d of a log that ends at %d", meta.End, l.mu.end)
-	}
-}
-
-func (l *ledger) renew(ctx context.Context, why error) error {
-	defer l.alone()()
-	n := l.asked("renew", true)
-	l.mu.Lock()
-	l.mu.why = append(l.mu.why, why)
-	l.mu.Unlock()
-	if why == nil {
-		l.t.Error("the producer was replaced for no reason")
-	}
-	if l.onRenew != nil {
-		if err := l.onRenew(ctx, n); err != nil {
-			return l.spoil(err)
-		}
-	}
-	l.abort()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.spoilt = false
-	return nil
-}
-
-// abort ends the open transaction, as the next InitProducerID or the
-// coordinator's timeout does.
-func (l *ledger) abort() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.txn != nil && len(l.mu.txn.records) > 0 {
-		l.mu.end++ // the marker
-	}
-	l.mu.txn = nil
-}
-
-func (l *ledger) confirm(ctx context.Context, m wire.Member, pos wire.Position) error {
-	defer l.alone()()
-	n := l.asked("confirm", true)
-	if m.ID == "" || m.Generation <= 0 {
-		l.t.Errorf("an offset was sent with member %q and generation %d, which no coordinator checks", m.ID, m.Generation)
-	}
-	if l.onConfirm != nil {
-		if err := l.onConfirm(ctx, n, m); err != nil {
-			return err
-		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.metadata = pos.Metadata
-	l.mu.commits = append(l.mu.commits, openTxn{pos: &pos, member: m, outside: true})
-	return nil
-}
-
-func (l *ledger) lastCommit(ctx context.Context) (string, error) {
-	defer l.alone()()
-	n := l.asked("last", true)
-	if l.onLast != nil {
-		if err := l.onLast(ctx, n); err != nil {
-			return "", err
-		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.txn != nil && l.mu.txn.pos != nil {
-		return "", kerr.UnstableOffsetCommit
-	}
-	return l.mu.metadata, nil
-}
-
-func (l *ledger) doubtful() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	was := l.mu.doubt
-	l.mu.doubt = false
-	return was
-}
-
-func (l *ledger) setDoubt() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.doubt = true
-}
-
-func (l *ledger) setMember(id string, generation int32) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.member.ID, l.mu.member.Generation = id, generation
-}
-
-// foreignCommit is another owner's commit of the group's offset.
-func (l *ledger) foreignCommit() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mu.metadata = format.Metadata{End: l.mu.end, Owner: "another", Transaction: "1"}.String()
-}
-
-func (l *ledger) calls() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.mu.calls)
-}
-
-func (l *ledger) count(what string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.questions[what]
-}
-
-func (l *ledger) committed() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return keysOf(l.mu.log)
-}
-
-func (l *ledger) commits() []openTxn {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.mu.commits)
-}
-
-// batches are the keys of each committed transaction.
-func (l *ledger) batches() [][]string {
-	var all [][]string
-	for _, c := range l.commits() {
-		if !c.outside {
-			all = append(all, c.keys())
-		}
-	}
-	return all
-}
-
-// rig is a partition that is owned and writes to a ledger.
-type rig struct {
-	*ledger
-	*Partition
-	traced struct {
-		sync.Mutex
-		transactions []TransactionInfo
-		survived     []FenceInfo
-		fenced       []FenceInfo
-	}
-	fatal struct {
-		sync.Mutex
-		errs []error
-	}
-}
-
-const (
-	testPatience  = 10 * time.Second
-	testFenceWait = 3 * time.Second
-)
-
-func newRig(t testing.TB, tweak ...func(*groupCommit)) *rig {
-	cfg := defaults()
-	cfg.snapshotTopic = "state"
-	cfg.logger = slog.New(slog.DiscardHandler)
-	// A client that was never made has no group and no goroutines; the ledger
-	// is the member.
-	m := &Module{cfg: cfg, consumer: new(kgo.Client), input: wire.Topic{Name: "in"}, snapshot: wire.Topic{Name: "state"}}
-	r := &rig{ledger: newLedger(t), Partition: m.newPartition(0)}
-	r.commit = &groupCommit{
-		topic: "in", partition: 0, snapshots: "state",
-		maxWrites: cfg.maxWrites, maxBytes: cfg.maxBytes,
-		patience: testPatience, fenceWait: testFenceWait,
-		queue: r.queue, offsets: &r.offsets, log: r.Partition.log, nonce: "nonce", inherited: "inherited", exclusive: newGate(),
-		broker: broker{
-			member: r.ledger.member, open: r.Partition.open, begin: r.begin, commitOffset: r.commitOffset,
-			produce: r.produce, end: r.endTxn, renew: r.renew, confirm: r.confirm, lastCommit: r.lastCommit, doubtful: r.doubtful,
-		},
-		trace: &Trace{
-			Transaction: func(i TransactionInfo) {
-				r.traced.Lock()
-				defer r.traced.Unlock()
-				r.traced.transactions = append(r.traced.transactions, i)
-			},
-			FenceSurvived: func(i FenceInfo) {
-				r.traced.Lock()
-				defer r.traced.Unlock()
-				r.traced.survived = append(r.traced.survived, i)
-			},
-			Fenced: func(i FenceInfo) {
-				r.traced.Lock()
-				defer r.traced.Unlock()
-				r.traced.fenced = append(r.traced.fenced, i)
-			},
-		},
-		fatal: func(err error) {
-			r.fatal.Lock()
-			r.fatal.errs = append(r.fatal.errs, err)
-			r.fatal.Unlock()
-			r.kill(err)
-		},
-	}
-	for _, f := range tweak {
-		f(r.commit)
-	}
-	r.ledger.mu.metadata = "inherited"
-	r.offsets.start(position{0, -1})
-	require.True(t, r.startLoop())
-	t.Cleanup(func() {
-		r.kill(ErrClosed)
-		<-r.over
-	})
-	return r
-}
-
-func (r *rig) fatals() []error {
-	r.fatal.Lock()
-	defer r.fatal.Unlock()
-	return slices.Clone(r.fatal.errs)
-}
-
-func (r *rig) survived() []FenceInfo {
-	r.traced.Lock()
-	defer r.traced.Unlock()
-	return slices.Clone(r.traced.survived)
-}
-
-func (r *rig) fenced() []FenceInfo {
-	r.traced.Lock()
-	defer r.traced.Unlock()
-	return slices.Clone(r.traced.fenced)
-}
-
-func (r *rig) transactions() []TransactionInfo {
-	r.traced.Lock()
-	defer r.traced.Unlock()
-	return slices.Clone(r.traced.transactions)
-}
-
-func input(offset int64) *kgo.Record {
-	return &kgo.Record{Topic: "in", Partition: 0, Offset: offset, LeaderEpoch: 7}
-}
-
-// put is one write of keys; a through of -1 is none.
-func (r *rig) put(ctx context.Context, through int64, keys ...string) error {
-	b := Batch{}
-	for _, k := range keys {
-		b.Snapshots = append(b.Snapshots, Snapshot{Key: []byte(k), Value: []byte("v"), SourceOffset: 1})
-	}
-	if through >= 0 {
-		b.Through = input(through)
-	}
-	return r.Apply(ctx, b)
-}
-
-func (r *rig) write(keys ...string) error { return r.put(context.Background(), -1, keys...) }
-
-// outcome is a write that goes on by itself.
-type outcome struct{ err chan error }
-
-func (r *rig) start(ctx context.Context, through int64, keys ...string) *outcome {
-	o := &outcome{make(chan error, 1)}
-	go func() { o.err <- r.put(ctx, through, keys...) }()
-	synctest.Wait() // it is queued now, or taken
-	return o
-}
-
-// answered reports whether the write has returned.
-func (o *outcome) answered() bool {
-	synctest.Wait()
-	return len(o.err) == 1
-}
-
-// gate holds the first transaction at its end until it is opened, so that what
-// is written meanwhile queues.
-func (r *rig) gate(t testing.TB) (open func()) {
-	hold := make(chan struct{})
-	r.onEnd = func(ctx context.Context, n int) (bool, error) {
-		if n == 0 {
-			<-hold
-		}
-		return true, nil
-	}
-	first := r.start(context.Background(), -1, "gate")
-	require.False(t, first.answered())
-	return func() {
-		close(hold)
-		require.NoError(t, <-first.err)
-	}
-}
-
-// certainlyNot asserts an error that promises that nothing was written.
-func certainlyNot(t testing.TB, err error) {
-	t.Helper()
-	require.Error(t, err)
-	require.NotErrorIs(t, err, ErrUnknownOutcome)
-	var we *WriteError
-	require.ErrorAs(t, err, &we)
-	require.Equal(t, "in", we.Topic)
-}
 
 func TestALoneWriteGoesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -1063,6 +551,9 @@ func TestAnOutcomeThatIsNotSettledIsCalledUnknown(t *testing.T) {
 				require.ErrorIs(t, err, ErrUnknownOutcome)
 				require.ErrorIs(t, err, ErrRevoked)
 				require.Equal(t, 1, r.ledger.mu.produced["k"])
+				if r.onRenew == nil {
+					require.Zero(t, r.count("renew"), "an ownership that is over takes no epoch")
+				}
 			})
 		})
 	}
@@ -1111,6 +602,57 @@ func TestAnOutcomeThatANewOwnerMayHaveOverwritten(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A late offset commit of this very owner hides what became of a transaction as
+// another owner's does.
+func TestAnOutcomeThatALateCommitMayHaveOverwrittenIsUnknown(t *testing.T) {
+	for _, doubt := range []bool{true, false} {
+		t.Run(fmt.Sprintf("in doubt: %v", doubt), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				if doubt {
+					r.offsets.raiseDoubt()
+				}
+				r.onEnd = func(_ context.Context, n int) (bool, error) {
+					return n > 0 || doubt, first(n, context.DeadlineExceeded)
+				}
+				r.onLast = func(context.Context, int) error {
+					r.abort()
+					r.ledger.mu.Lock()
+					defer r.ledger.mu.Unlock()
+					r.ledger.mu.metadata = format.Metadata{Owner: "nonce"}.String()
+					return nil
+				}
+				err := r.write("k")
+				if doubt {
+					require.ErrorIs(t, err, ErrUnknownOutcome)
+				} else {
+					require.NoError(t, err, "no commit can have come since: it is tried again")
+				}
+				require.Equal(t, []string{"k"}, r.committed())
+			})
+		})
+	}
+}
+
+// What is pending after a fence is the transaction of whoever has the epoch now.
+// It is waited for, not aborted.
+func TestAFencedProducerLeavesTheNextOnesTransactionAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.onEnd = func(context.Context, int) (bool, error) { return true, kerr.ProducerFenced }
+		r.onLast = func(_ context.Context, n int) error {
+			if n < 5 {
+				return kerr.UnstableOffsetCommit
+			}
+			r.foreignCommit()
+			return nil
+		}
+		require.ErrorIs(t, r.write("k"), ErrUnknownOutcome)
+		require.Equal(t, 6, r.count("last"))
+		require.Zero(t, r.count("renew"))
+	})
 }
 
 // The same look at the metadata proves that nothing committed when the ownership
@@ -1493,8 +1035,11 @@ func TestACancelledCallerHarmsNobodyElse(t *testing.T) {
 			r := newRig(t)
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
-			certainlyNot(t, r.put(ctx, -1, "a"))
-			require.Empty(t, r.calls())
+			p := r.m.newPartition(1) // nobody takes from its queue
+			defer p.kill(ErrClosed)
+			certainlyNot(t, p.Write(ctx, Snapshot{Key: []byte("a")}))
+			require.Zero(t, p.queue.len())
+			require.Empty(t, p.queue.wake, "it never was there")
 		})
 	})
 }
@@ -1543,6 +1088,25 @@ func TestKillAnswersEverybodyAtOnce(t *testing.T) {
 	})
 }
 
+func TestKillDoesNotLeaveTheQueuedWaitingForWhatIsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		hold := make(chan struct{})
+		r.onProduce = func(context.Context, int, []*kgo.Record) []error { <-hold; return nil } // deaf to its context
+		inFlight := r.start(context.Background(), -1, "a")
+		queued := r.start(context.Background(), -1, "b")
+		r.kill(ErrLost)
+		require.True(t, queued.answered())
+		certainlyNot(t, <-queued.err)
+		require.False(t, inFlight.answered())
+		close(hold)
+		err := <-inFlight.err
+		require.ErrorIs(t, err, ErrLost)
+		certainlyNot(t, err)
+		require.Zero(t, r.count("end"), "it was not too late")
+	})
+}
+
 func TestTheMetadataVouchesForTheSnapshotsAndTheMarker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(g *groupCommit) { g.end = 100 })
@@ -1588,7 +1152,8 @@ func TestWhatIsProducedIsTheBatchInItsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		require.NoError(t, r.Advance(input(11)))
-		ctx := context.WithValue(context.Background(), struct{}{}, 1)
+		type key struct{}
+		ctx := context.WithValue(context.Background(), key{}, 1)
 		out := &kgo.Record{Topic: "out", Partition: 3, Key: []byte("o"), Value: []byte("x"), Context: ctx}
 		before := *out
 		require.NoError(t, r.Apply(context.Background(), Batch{
@@ -1648,271 +1213,4 @@ func TestTheOwnershipEndsInTheMiddleOfASplit(t *testing.T) {
 		require.Len(t, r.fatals(), 1)
 		require.Equal(t, []string{"gate", "k0"}, r.committed())
 	})
-}
-
-// chaos is a script of random trouble.
-type chaos struct {
-	rng    *rand.Rand
-	mu     sync.Mutex
-	rate   float64
-	stolen bool // somebody else owns the partition, though the handle may be open
-}
-
-func (c *chaos) happens(share float64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.rng.Float64() < c.rate*share
-}
-
-func (c *chaos) pick(n int) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.rng.IntN(n)
-}
-
-func (c *chaos) steal() { c.mu.Lock(); defer c.mu.Unlock(); c.stolen = true }
-
-func (c *chaos) isStolen() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.stolen }
-
-// dawdle takes some time, or what is left of ctx.
-func (c *chaos) dawdle(ctx context.Context) error {
-	if !sleep(ctx, time.Duration(c.pick(3000))*time.Microsecond) {
-		return context.Cause(ctx)
-	}
-	return nil
-}
-
-var passing = []error{kerr.CoordinatorLoadInProgress, kerr.NotCoordinator, kerr.InvalidProducerEpoch, kerr.TransactionAbortable,
-	kerr.RequestTimedOut, kerr.UnknownServerError, errors.New("connection reset"), context.DeadlineExceeded}
-
-func (c *chaos) trouble(r *rig) {
-	r.onMember = func(int) {
-		if c.happens(0.02) {
-			r.setMember("", -1)
-			time.AfterFunc(time.Millisecond, func() { r.setMember("member", int32(c.pick(1000)+1)) })
-		}
-	}
-	r.onOffset = func(ctx context.Context, _ int, m wire.Member) error {
-		if err := c.dawdle(ctx); err != nil {
-			return err
-		}
-		switch {
-		case c.isStolen():
-			return ownershipQuestions[c.pick(len(ownershipQuestions))]
-		case c.happens(1):
-			// A rebalance that leaves the partition here, now or in a while.
-			time.AfterFunc(time.Duration(c.pick(50))*time.Millisecond, func() { r.setMember("member", m.Generation+1) })
-			return ownershipQuestions[c.pick(len(ownershipQuestions))]
-		case c.happens(1):
-			return passing[c.pick(len(passing))]
-		case c.happens(0.1):
-			<-ctx.Done()
-			return ctx.Err()
-		}
-		return nil
-	}
-	r.onProduce = func(ctx context.Context, _ int, rs []*kgo.Record) []error {
-		if err := c.dawdle(ctx); err != nil {
-			return []error{err}
-		}
-		var errs []error
-		for _, rec := range rs {
-			if strings.Contains(string(rec.Key), "cursed") {
-				errs = append(errs, kerr.MessageTooLarge)
-			} else if c.happens(0.3) {
-				errs = append(errs, passing[c.pick(len(passing))])
-			}
-		}
-		if c.isStolen() && c.happens(5) {
-			errs = append(errs, kerr.ProducerFenced)
-		}
-		return errs
-	}
-	r.onEnd = func(ctx context.Context, _ int) (bool, error) {
-		if err := c.dawdle(ctx); err != nil {
-			return c.pick(2) == 0, err
-		}
-		if c.isStolen() {
-			return false, kerr.ProducerFenced
-		}
-		if c.happens(0.5) {
-			r.setDoubt()
-		}
-		if c.happens(1) {
-			landed := c.pick(2) == 0
-			if !landed && c.happens(1) {
-				r.abort()
-			} else if c.happens(0.3) { // paused until the next owner has taken over
-				c.steal()
-			}
-			if c.happens(0.5) { // the handle closes before it can be settled, or just after
-				time.AfterFunc(time.Duration(c.pick(6000))*time.Microsecond, func() { r.kill(ErrLost) })
-			}
-			return landed, passing[c.pick(len(passing))]
-		}
-		return true, nil
-	}
-	r.onRenew = func(ctx context.Context, _ int) error {
-		if err := c.dawdle(ctx); err != nil {
-			return err
-		}
-		if c.happens(1) {
-			return passing[c.pick(len(passing))]
-		}
-		return nil
-	}
-	r.onConfirm = r.onOffset
-	r.onLast = func(ctx context.Context, _ int) error {
-		if err := c.dawdle(ctx); err != nil {
-			return err
-		}
-		if c.isStolen() {
-			r.abort()
-			if c.pick(2) == 0 {
-				r.foreignCommit()
-			}
-		}
-		if c.happens(1) {
-			return passing[c.pick(len(passing))]
-		}
-		return nil
-	}
-}
-
-// What callers are told must agree with the log, whatever goes wrong. Each seed
-// is one ownership with its own bounds, its own amount of trouble, and its own
-// end.
-func TestEveryAnswerAgreesWithTheLogWhateverHappens(t *testing.T) {
-	const workers, each = 10, 12
-	var nils, refusals, unknowns atomic.Int64
-	for seed := range uint64(100) {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := &chaos{rng: rand.New(rand.NewPCG(seed, 7))}
-				c.rate = []float64{0, 0.02, 0.1, 0.3}[c.pick(4)]
-				r := newRig(t, func(g *groupCommit) {
-					g.maxWrites = 1 + c.pick(30)
-					g.maxBytes = 200 + c.pick(3000)
-					g.patience = time.Second
-				})
-				c.trouble(r)
-
-				type result struct {
-					keys    []string
-					through int64
-					err     error
-				}
-				var results [workers][]result
-				var advanced sync.Map // offset+1 of each advance
-				var wg sync.WaitGroup
-				for w := range workers {
-					wg.Go(func() {
-						for i := range each {
-							time.Sleep(time.Duration(c.pick(4000)) * time.Microsecond)
-							var keys []string
-							for j := range 1 + c.pick(3) {
-								k := fmt.Sprintf("%d/%d/%d", w, i, j)
-								if c.happens(0.2) {
-									k += "/cursed"
-								}
-								keys = append(keys, k)
-							}
-							// A number that only this write can have committed.
-							through := int64(-1)
-							if c.pick(3) == 0 {
-								through = int64(1000 + i*1000 + w)
-							}
-							ctx, cancel := context.Background(), context.CancelFunc(func() {})
-							if c.happens(2) {
-								ctx, cancel = context.WithTimeout(ctx, time.Duration(c.pick(10_000))*time.Microsecond)
-							}
-							err := r.put(ctx, through, keys...)
-							cancel()
-							results[w] = append(results[w], result{keys, through, err})
-							if c.pick(4) == 0 {
-								at := int64(500 + i*1000 + w)
-								advanced.Store(at+1, true)
-								_ = r.Advance(input(at))
-							}
-						}
-					})
-				}
-				// The end comes in the middle, or after everything.
-				finished := make(chan struct{})
-				go func() { wg.Wait(); close(finished) }()
-				if c.pick(2) == 0 {
-					time.Sleep(time.Duration(c.pick(200)) * time.Millisecond)
-					switch c.pick(3) {
-					case 0:
-						r.queue.drain(ErrRevoked)
-					case 1:
-						r.kill(ErrLost)
-					case 2:
-						c.steal() // seen by the fence, or some time later by the group
-						time.AfterFunc(time.Duration(c.pick(4000))*time.Millisecond, func() { r.kill(ErrLost) })
-					}
-				}
-				<-finished // everybody is answered
-				r.kill(ErrClosed)
-				<-r.over
-
-				times := make(map[string]int)
-				for _, k := range r.committed() {
-					times[k]++
-					require.Equal(t, 1, times[k], "%s is in the log twice", k)
-				}
-				offsets := map[int64]bool{0: true}
-				place, transaction := make(map[string]int), make(map[string]int)
-				for i, k := range r.committed() {
-					place[k] = i
-				}
-				for i, b := range r.batches() {
-					for _, k := range b {
-						transaction[k] = i
-					}
-				}
-				for w := range workers {
-					require.Len(t, results[w], each)
-					last := -1
-					for _, res := range results[w] {
-						in := 0
-						for _, k := range res.keys {
-							in += times[k]
-						}
-						require.Contains(t, []int{0, len(res.keys)}, in, "%v is in the log in part", res.keys)
-						switch {
-						case res.err == nil:
-							nils.Add(1)
-							require.NotZero(t, in, "%v was acknowledged and is not in the log", res.keys)
-						case errors.Is(res.err, ErrUnknownOutcome):
-							unknowns.Add(1)
-						default:
-							refusals.Add(1)
-							require.Zero(t, in, "%v was refused and is in the log: %v", res.keys, res.err)
-						}
-						if in > 0 {
-							offsets[res.through+1] = true
-							for _, k := range res.keys {
-								require.Greater(t, place[k], last, "a caller's writes are out of order")
-								last = place[k]
-								require.Equal(t, transaction[res.keys[0]], transaction[k], "%v is in two transactions", res.keys)
-							}
-						}
-					}
-				}
-				before := int64(0)
-				for _, tx := range r.commits() {
-					at := tx.pos.Offset
-					_, ok := advanced.Load(at)
-					require.True(t, ok || offsets[at], "offset %d was committed, and nobody whose write is in the log said so", at)
-					require.GreaterOrEqual(t, at, before, "the committed offset went back")
-					before = at
-				}
-			})
-		})
-	}
-	t.Logf("%d acknowledged, %d refused, %d unknown", nils.Load(), refusals.Load(), unknowns.Load())
-	require.NotZero(t, nils.Load())
-	require.NotZero(t, refusals.Load())
-	require.NotZero(t, unknowns.Load())
 }

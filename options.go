@@ -67,7 +67,8 @@ func defaults() config {
 //
 // kgo.ConsumeStartOffset (or ConsumeResetOffset) says where a partition starts
 // that has neither a committed offset nor snapshots: its start (the default),
-// its end, an exact offset or a time. A position that has fallen out of the log
+// its end, an exact offset or a time; say AtStart or AtEnd, since an offset that
+// says neither is kgo's end. A position that has fallen out of the log
 // is never reset: it ends the ownership with ErrInput.
 func Kafka(opts ...kgo.Opt) Option {
 	return option(func(c *config) { c.kafka = append(c.kafka, opts...) })

@@ -57,7 +57,7 @@ func TestTheDefaultsAreThoseThatAreDocumented(t *testing.T) {
 	require.Equal(t, 3*time.Minute, c.stallTimeout)
 	require.Equal(t, 8, c.recoveries)
 	require.Equal(t, time.Minute, c.txnTimeout)
-	require.Equal(t, 22500*time.Millisecond, c.revokeTimeout, "half of kgo's session timeout of 45 s")
+	require.Equal(t, 22500*time.Millisecond, c.revokeTimeout, "half of kgo's default of 45 s")
 	require.False(t, c.create)
 	require.False(t, c.acceptTruncation)
 	require.Equal(t, "in", c.user.topic)
@@ -251,7 +251,7 @@ func TestNothingGivenNamesAllThatIsRequired(t *testing.T) {
 	require.ErrorContains(t, err, "kgo.ConsumeTopics")
 }
 
-type countingHook struct{ connects int }
+type countingHook struct{}
 
 func (*countingHook) OnBrokerConnect(kgo.BrokerMetadata, time.Duration, net.Conn, error) {}
 
@@ -303,7 +303,9 @@ func anyClient(t *testing.T) *kgo.Client {
 
 // kgo puts a revoke of its own, which commits, in the place of a missing one.
 func TestCallbacksThatWereNotGivenDoNothing(t *testing.T) {
-	c, err := configOf(t, validOptions(t)...)
+	c, err := configOf(t, validOptions(t, Kafka(kgo.AutoCommitCallback(func(*kgo.Client, *kmsg.OffsetCommitRequest, *kmsg.OffsetCommitResponse, error) {
+		t.Error("offsets were committed")
+	})))...)
 	require.NoError(t, err)
 	cl := anyClient(t)
 	for _, f := range []partitionsFunc{c.user.onAssigned, c.user.onRevoked, c.user.onLost} {

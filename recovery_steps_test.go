@@ -116,6 +116,22 @@ func TestTheCommittableOffsetNeverGoesBack(t *testing.T) {
 	require.Equal(t, position{40, 7}, o.committable())
 }
 
+func TestWhatWasAdvancedToStaysOwedWhileInDoubt(t *testing.T) {
+	var o offsets
+	o.start(position{10, 3})
+	require.False(t, o.inDoubt())
+	o.advance(position{15, 4})
+	o.settled(position{15, 4})
+	o.raiseDoubt()
+	require.True(t, o.inDoubt())
+	for range 2 { // a late commit may move it back at any time
+		at, dirty := o.dirty()
+		require.True(t, dirty)
+		require.Equal(t, position{15, 4}, at)
+		o.settled(at)
+	}
+}
+
 func TestAnOwnershipMayStartAtZero(t *testing.T) {
 	var o offsets
 	o.start(position{0, -1})

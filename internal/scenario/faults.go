@@ -16,6 +16,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/kafkafence/persistence"
 )
 
 // Network is what some clients reach the cluster through. It notes what they
@@ -457,6 +459,32 @@ func Await[T any](w *World, c <-chan T) (v T) {
 		w.Fatalf("nothing within %v", Patience)
 	}
 	return v
+}
+
+// waited is a context that tells when it is first waited for.
+type waited struct {
+	context.Context
+	once *sync.Once
+	by   chan struct{}
+}
+
+func (c waited) Done() <-chan struct{} {
+	c.once.Do(func() { close(c.by) })
+	return c.Context.Done()
+}
+
+// Queue applies a batch in the background, and returns as soon as it waits for
+// its transaction, or was refused.
+func (w *World) Queue(ctx context.Context, o *Owner, b persistence.Batch) <-chan error {
+	w.Helper()
+	c := waited{Context: ctx, once: new(sync.Once), by: make(chan struct{})}
+	result := make(chan error, 1)
+	go func() {
+		result <- o.Apply(c, b)
+		c.Done()
+	}()
+	Await(w, c.by)
+	return result
 }
 
 // Evict throws a member out of the group, which it learns from its next

@@ -350,10 +350,12 @@ func lostIsDead(w *World) {
 	m := w.StartKafka(true, []kgo.Opt{n.Opt()})
 	o := m.Own()
 	end := n.Next(kmsg.EndTxn, Hold)
-	inFlight, queued := make(chan error, 1), make(chan error, 1)
-	go func() { inFlight <- o.Write(w.Ctx, snapshot("in flight", "1", 0)) }()
+	batch := func(key string) persistence.Batch {
+		return persistence.Batch{Snapshots: []persistence.Snapshot{snapshot(key, "1", 0)}}
+	}
+	inFlight := w.Queue(w.Ctx, o, batch("in flight"))
 	end.Await()
-	go func() { queued <- o.Write(w.Ctx, snapshot("queued", "1", 0)) }()
+	queued := w.Queue(w.Ctx, o, batch("queued"))
 	id, _ := m.Module.Client().GroupMetadata()
 	w.Evict(id)
 	Await(w, o.Ctx.Done())

@@ -30,6 +30,8 @@ var transactionStories = append([]Story{
 	{Name: "AWriteWhoseCallerGoesBeforeItsTurnIsNotMade", Tell: withdrawn},
 	{Name: "CloseFlushesThenCommitsThenLeaves", Tell: closeInOrder},
 	{Name: "CloseWithNoTimeListsWhatWasNotFlushed", Tell: closeShort},
+	{Name: "ALostReplyOfAnyRequestCostsNothing", Tell: lostReplies},
+	{Name: "ATakeoverOutlivesALostReplyOfAnyRequest", Tell: lostInTakeover},
 	{Name: "ALateEndTxnEndsANaiveLoopsNextTransactionBelowVersion2", Tell: lateEndTxn},
 	{Name: "ALateRequestDoesNotTouchALaterTransaction", Tell: lateRequests},
 	{Name: "ALateOffsetCommitDoesNotMoveTheOffsetBack", Tell: lateOffsetCommit},
@@ -227,10 +229,10 @@ func batchInPart(w *World) {
 // without anything to commit nothing is sent.
 func advanceOnly(w *World) {
 	n := w.NewNetwork()
-	events := w.Produce(0, "a", "b", "c")
+	w.Produce(0, "a", "b", "c")
 	m := w.StartKafka(false, []kgo.Opt{n.Opt()})
 	o := m.Own()
-	events = o.Events(w, 3)
+	events := o.Events(w, 3)
 	mark := n.Mark()
 	require.NoError(w, o.Advance(events[1]))
 	w.Eventually("the offset to be committed", func() bool { return w.Committed(0).Offset == 2 })
@@ -261,14 +263,16 @@ func (w *World) batched(n *Network, o *Owner, batches ...persistence.Batch) []er
 	first := make(chan error, 1)
 	go func() { first <- o.Write(w.Ctx, snapshot("first", "1", 0)) }()
 	end.Await()
-	errs := make([]error, len(batches))
-	var wg sync.WaitGroup
+	queued := make([]<-chan error, len(batches))
 	for i, b := range batches {
-		wg.Go(func() { errs[i] = o.Apply(w.Ctx, b) })
+		queued[i] = w.Queue(w.Ctx, o, b)
 	}
 	end.Release()
-	wg.Wait()
 	require.NoError(w, Await(w, first))
+	errs := make([]error, len(batches))
+	for i, c := range queued {
+		errs[i] = Await(w, c)
+	}
 	return errs
 }
 
@@ -346,8 +350,7 @@ func withdrawn(w *World) {
 	go func() { first <- o.Write(w.Ctx, snapshot("first", "1", 0)) }()
 	end.Await()
 	ctx, cancel := context.WithCancel(w.Ctx)
-	second := make(chan error, 1)
-	go func() { second <- o.Write(ctx, snapshot("second", "1", 0)) }()
+	second := w.Queue(ctx, o, persistence.Batch{Snapshots: []persistence.Snapshot{snapshot("second", "1", 0)}})
 	cancel()
 	err := Await(w, second)
 	require.ErrorIs(w, err, context.Canceled)
@@ -413,26 +416,78 @@ func closeShort(w *World) {
 	o := m.Own()
 	require.NoError(w, o.Advance(o.Events(w, 1)[0]))
 	produce := n.All(kmsg.Produce, Hold)
-	results := make(chan error, 3)
-	for i := range cap(results) {
-		go func() { results <- o.Write(w.Ctx, snapshot(fmt.Sprint(i), "1", 0)) }()
+	var results []<-chan error
+	for i := range 3 {
+		results = append(results, w.Queue(w.Ctx, o, persistence.Batch{Snapshots: []persistence.Snapshot{snapshot(fmt.Sprint(i), "1", 0)}}))
 	}
 	produce.Await()
 	short, cancel := context.WithCancel(w.Ctx)
 	cancel()
 	var unflushed *persistence.UnflushedError
 	require.ErrorAs(w, m.Module.Close(short), &unflushed)
-	require.Len(w, unflushed.Partitions, 1)
-	left := unflushed.Partitions[0]
-	require.Positive(w, left.Writes)
-	left.Writes = 0
-	require.Equal(w, persistence.Unflushed{Partition: 0, HandlerRunning: true, Committable: 1}, left)
-	for range cap(results) {
-		err := Await(w, results)
+	require.Equal(w, []persistence.Unflushed{{Partition: 0, Writes: 3, HandlerRunning: true, Committable: 1}}, unflushed.Partitions)
+	for _, c := range results {
+		err := Await(w, c)
 		require.ErrorIs(w, err, persistence.ErrClosed)
 		require.NotErrorIs(w, err, persistence.ErrUnknownOutcome, "nothing was to be ended yet")
 	}
 	require.Zero(w, n.Open())
+}
+
+// Whichever request of a transaction gets no answer, whether it arrived or not
+// and whether kgo tries it again or not: the write is there, once.
+func lostReplies(w *World) {
+	n := w.NewNetwork()
+	m := w.StartKafka(false, []kgo.Opt{n.Opt()}, persistence.CommitInterval(time.Hour))
+	o := m.Own()
+	keys := []kmsg.Key{kmsg.TxnOffsetCommit, kmsg.Produce, kmsg.EndTxn}
+	if w.TransactionVersion < 2 {
+		keys = append(keys, kmsg.AddOffsetsToTxn, kmsg.AddPartitionsToTxn)
+	}
+	var values []string
+	for _, key := range keys {
+		for _, do := range []Action{LoseReply, LoseRequest} {
+			for _, final := range []bool{false, true} {
+				value := fmt.Sprint(key.Name(), do, final)
+				w.Produce(0, value)
+				event := o.Events(w, 1)[0]
+				f := n.Next(key, do)
+				if final {
+					f.Final()
+				}
+				require.NoError(w, o.Apply(w.Ctx, persistence.Batch{Snapshots: []persistence.Snapshot{snapshot("k", value, event.Offset)}, Through: event}), value)
+				require.Positive(w, f.Hits(), value)
+				values = append(values, value)
+				require.EqualValues(w, len(values), w.Committed(0).Offset, value)
+			}
+		}
+	}
+	require.Equal(w, values, w.log(w.State, 0))
+	require.NoError(w, o.Ctx.Err())
+}
+
+// A member starts although one request, of whichever kind, gets no answer, and
+// although kgo does not try those of the takeover again.
+func lostInTakeover(w *World) {
+	var last string
+	for _, key := range []kmsg.Key{kmsg.ApiVersions, kmsg.Metadata, kmsg.FindCoordinator, kmsg.JoinGroup, kmsg.SyncGroup, kmsg.InitProducerID,
+		kmsg.OffsetFetch, kmsg.ListOffsets, kmsg.Fetch, kmsg.Heartbeat} {
+		for _, do := range []Action{LoseReply, LoseRequest} {
+			n := w.NewNetwork()
+			f := n.Next(key, do)
+			switch key {
+			case kmsg.InitProducerID, kmsg.OffsetFetch, kmsg.ListOffsets, kmsg.Fetch:
+				f.Final()
+			}
+			m := w.StartKafka(false, []kgo.Opt{n.Opt()})
+			o := m.Own()
+			require.Equal(w, last, o.State["k"])
+			last = fmt.Sprint(key.Name(), do)
+			require.NoError(w, o.Write(w.Ctx, snapshot("k", last, 0)))
+			f.Await()
+			require.NoError(w, m.Stop())
+		}
+	}
 }
 
 // Below transaction.version 2, a request to end a transaction that is delayed

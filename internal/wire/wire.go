@@ -179,7 +179,7 @@ func CommittedOffset(ctx context.Context, cl *kgo.Client, group string, topic To
 	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
 		return Committed{}, err
 	}
-	for _, g := range resp.Groups {
+	for _, g := range resp.Groups { // kgo puts an older broker's answer in here too
 		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
 			return Committed{}, err
 		}
@@ -187,11 +187,6 @@ func CommittedOffset(ctx context.Context, cl *kgo.Client, group string, topic To
 			for _, p := range t.Partitions {
 				return committed(p.Offset, p.LeaderEpoch, p.Metadata), kerr.ErrorForCode(p.ErrorCode)
 			}
-		}
-	}
-	for _, t := range resp.Topics { // brokers below 3.0
-		for _, p := range t.Partitions {
-			return committed(p.Offset, p.LeaderEpoch, p.Metadata), kerr.ErrorForCode(p.ErrorCode)
 		}
 	}
 	return Committed{}, fmt.Errorf("the broker's answer to OffsetFetch leaves out partition %d of %s", partition, topic.Name)
