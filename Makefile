@@ -1,6 +1,8 @@
 # The library's own checks. `make help` lists the targets.
 
 GO ?= go
+# The tests mostly wait for brokers, so more run at a time than there are cores.
+PARALLEL ?= 6
 STATICCHECK = $(GO) tool -modfile=$(CURDIR)/tools/go.mod staticcheck
 BENCHTIME ?= 1x
 
@@ -22,11 +24,11 @@ lint: ## gofmt, go vet and staticcheck, in all modules
 
 .PHONY: unit
 unit: ## unit tests, the in-process scenarios and the examples, with the race detector
-	$(GO) test -race ./...
+	$(GO) test -race -parallel $(PARALLEL) ./...
 
 .PHONY: integration
 integration: ## the suites on a real Kafka: KAFKA_BROKERS, else Docker, else Java and Maven
-	cd integration && $(GO) test -race -timeout 30m ./...
+	cd integration && $(GO) test -race -parallel $(PARALLEL) -timeout 30m ./...
 	@cd integration && $(GO) run ./kafkatest/which
 
 .PHONY: bench

@@ -63,7 +63,8 @@ func defaults() config {
 // direct partitions, regular expressions, share groups. The module sets
 // DisableAutoCommit and read_committed itself, turns lingering off in its
 // producers (a write goes at once), and fetches with a max wait of 500 ms
-// unless kgo.FetchMaxWait says otherwise.
+// unless kgo.FetchMaxWait says otherwise. The user's own partition callbacks are
+// called after the module's.
 //
 // kgo.ConsumeStartOffset (or ConsumeResetOffset) says where a partition starts
 // that has neither a committed offset nor snapshots: its start (the default),

@@ -12,7 +12,7 @@ import (
 
 // pom has Maven bring a broker and its tools. The broker's own dependencies
 // include no logging backend, so that it would run mute.
-const pom = `<project xmlns="http://maven.apache.org/POM/4.0.0">
+const pom = `<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>kafkatest</groupId>
   <artifactId>broker</artifactId>
