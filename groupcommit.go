@@ -94,6 +94,7 @@ type groupCommit struct {
 	sequence   int64
 	needsRenew error // why the producer must be replaced before it is used
 	rivals     rivalry
+	forgetful  bool // the committed offset may lack what a transaction committed
 }
 
 // run is the owning goroutine. It returns when the queue is drained or ctx, the
@@ -142,6 +143,11 @@ func (g *groupCommit) tidy(ctx context.Context) {
 func (g *groupCommit) doubt() {
 	if g.needsRenew == nil && g.broker.doubtful() {
 		g.needsRenew = errors.New("a request's reply was lost, and below transaction.version 2 it could still arrive in a later transaction")
+		// An old coordinator (seen with Kafka 3.3 and 3.9) refuses a late
+		// TxnOffsetCommit for its epoch, but forgets the one that is pending
+		// meanwhile: the offset then stays behind what was committed.
+		g.forgetful = true
+		g.offsets.raiseDoubt()
 	}
 }
 

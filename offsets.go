@@ -24,7 +24,7 @@ type offsets struct {
 		sync.Mutex
 		committable position
 		committed   position
-		doubt       bool // an offset commit without a transaction may still arrive
+		doubt       bool // a late request may move the group's offset back, or have done so
 	}
 }
 

@@ -217,8 +217,8 @@ func (g *groupCommit) settle(ctx context.Context, a attempt, deadline time.Time)
 			g.landed(a, nil)
 			a.verdict, a.err = committed, nil
 			return a
-		case m.Owner == g.nonce && m.Transaction == "" && g.offsets.inDoubt():
-			return unknown(errors.New("an earlier offset commit that got no answer may have covered it"))
+		case m.Owner == g.nonce && (g.forgetful || m.Transaction == "" && g.offsets.inDoubt()):
+			return unknown(errors.New("an earlier request that got no answer may have hidden it"))
 		case m.Owner == g.nonce || metadata == g.inherited:
 			g.log.Info("the reply to a commit was lost; it did not commit and is tried again", "error", lost)
 			a.verdict, a.err = unlanded, lost

@@ -521,7 +521,7 @@ func lateEndTxn(w *World) {
 func lateRequests(w *World) {
 	n := w.NewNetwork()
 	var values []string
-	m := w.StartKafka(false, []kgo.Opt{n.Opt()}, persistence.CommitInterval(time.Hour))
+	m := w.StartKafka(false, []kgo.Opt{n.Opt()})
 	o := m.Own()
 	write := func(value string) error {
 		w.Produce(0, value)
@@ -547,7 +547,7 @@ func lateRequests(w *World) {
 		require.Equal(w, before, w.Stable(w.State, 0), "a late %s ended the transaction", key.Name())
 		end.Release()
 		require.NoError(w, Await(w, result))
-		require.EqualValues(w, 2*i+2, w.Committed(0).Offset, "after a late %s", key.Name())
+		w.Eventually("the offset is "+fmt.Sprint(2*i+2)+" after a late "+key.Name(), func() bool { return w.Committed(0).Offset == int64(2*i+2) })
 	}
 	require.Equal(w, values, w.log(w.State, 0))
 }
