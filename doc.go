@@ -62,7 +62,9 @@
 //     snapshot of its key replaces it.
 //   - A write that returned an error without [ErrUnknownOutcome] is never read
 //     by anybody. One with it may have committed.
-//   - After a partition was given up, no write of that ownership lands.
+//   - After a partition was given up, no write of that ownership lands. One that
+//     was being ended when the time to give up ran out is settled before the
+//     next owner reads anything.
 //   - A batch is visible to read_committed readers as a whole or not at all,
 //     and the input offset moves only with it.
 //   - The committed offset is never ahead of what the handler said is done.

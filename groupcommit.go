@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/kafkafence/persistence/internal/cursor"
 	"github.com/kafkafence/persistence/internal/wire"
 )
 
@@ -26,7 +27,8 @@ import (
 //	    produce snapshots and outputs
 //	    end the transaction
 //	      no answer: look for this transaction's name in the metadata of the
-//	      committed offset; while it is pending, replace the producer
+//	      committed offset; while it is pending, replace the producer; where
+//	      the metadata can't tell, look at what it produced
 //	  answer every caller
 //
 // Invariants: every transaction carries an offset commit with a live generation;
@@ -66,6 +68,8 @@ type broker struct {
 	// lastCommit fetches the metadata of the group's commit, if no
 	// transaction is pending on it; if one is, UNSTABLE_OFFSET_COMMIT.
 	lastCommit func(ctx context.Context) (string, error)
+	// fate looks up what became of a record of an earlier transaction.
+	fate func(ctx context.Context, r *kgo.Record) (cursor.Fate, error)
 	// doubtful reports, once, that a request of the last transactions got no
 	// answer at some try, so that it may still arrive.
 	doubtful func() bool

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/kafkafence/persistence/internal/cursor"
 	"github.com/kafkafence/persistence/internal/format"
 	"github.com/kafkafence/persistence/internal/wire"
 )
@@ -35,6 +36,7 @@ type ledger struct {
 	onRenew   func(ctx context.Context, n int) error
 	onConfirm func(ctx context.Context, n int, m wire.Member) error
 	onLast    func(ctx context.Context, n int) error
+	onFate    func(ctx context.Context, r *kgo.Record) (cursor.Fate, error)
 
 	busy atomic.Bool
 	mu   struct {
@@ -302,6 +304,14 @@ func (l *ledger) lastCommit(ctx context.Context) (string, error) {
 	return l.mu.metadata, nil
 }
 
+// fate says that the record is compacted away, unless a test knows better.
+func (l *ledger) fate(ctx context.Context, r *kgo.Record) (cursor.Fate, error) {
+	if l.onFate != nil {
+		return l.onFate(ctx, r)
+	}
+	return cursor.Gone, nil
+}
+
 func (l *ledger) doubtful() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -400,7 +410,7 @@ func newRig(t testing.TB, tweak ...func(*groupCommit)) *rig {
 		queue: r.queue, offsets: &r.offsets, log: r.Partition.log, nonce: "nonce", inherited: "inherited", exclusive: newGate(),
 		broker: broker{
 			member: r.ledger.member, open: r.Partition.open, begin: r.begin, commitOffset: r.commitOffset,
-			produce: r.produce, end: r.endTxn, renew: r.renew, confirm: r.confirm, lastCommit: r.lastCommit, doubtful: r.doubtful,
+			produce: r.produce, end: r.endTxn, renew: r.renew, confirm: r.confirm, lastCommit: r.lastCommit, fate: r.fate, doubtful: r.doubtful,
 		},
 		trace: &Trace{
 			Transaction: func(i TransactionInfo) {

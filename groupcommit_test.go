@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/kafkafence/persistence/internal/cursor"
 	"github.com/kafkafence/persistence/internal/format"
 	"github.com/kafkafence/persistence/internal/wire"
 )
@@ -601,6 +603,58 @@ func TestAnOutcomeThatANewOwnerMayHaveOverwritten(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// Where a commit since has covered the metadata, the log tells whether the
+// transaction became visible.
+func TestTheLogTellsWhatTheMetadataCannot(t *testing.T) {
+	for name, c := range map[string]struct {
+		fates   []cursor.Fate // one after another; the last one stays
+		fails   int           // look-ups that fail first
+		written bool
+		unknown bool
+	}{
+		"committed":                {fates: []cursor.Fate{cursor.Committed}, written: true},
+		"not over yet":             {fates: []cursor.Fate{cursor.Open, cursor.Open, cursor.Committed}, written: true},
+		"the look-up fails first":  {fates: []cursor.Fate{cursor.Committed}, fails: 2, written: true},
+		"aborted":                  {fates: []cursor.Fate{cursor.Aborted}},
+		"compacted away":           {fates: []cursor.Fate{cursor.Gone}, unknown: true},
+		"not over before the time": {fates: []cursor.Fate{cursor.Open}, unknown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t)
+				refuse := func(context.Context, int, wire.Member) error { return kerr.IllegalGeneration }
+				r.onEnd = func(context.Context, int) (bool, error) { return c.written, io.ErrUnexpectedEOF }
+				r.onLast = func(context.Context, int) error {
+					r.abort()
+					r.foreignCommit()
+					r.onOffset, r.onConfirm = refuse, refuse
+					return nil
+				}
+				looks := 0
+				r.onFate = func(_ context.Context, rec *kgo.Record) (cursor.Fate, error) {
+					require.Equal(t, "k", string(rec.Key), "a record of the transaction in question")
+					looks++
+					if looks <= c.fails {
+						return cursor.Open, io.ErrUnexpectedEOF
+					}
+					return c.fates[min(looks-c.fails, len(c.fates))-1], nil
+				}
+				err := r.write("k")
+				switch {
+				case c.written:
+					require.NoError(t, err)
+				case c.unknown:
+					require.ErrorIs(t, err, ErrUnknownOutcome)
+				default:
+					certainlyNot(t, err)
+					require.ErrorIs(t, err, ErrFenced, "tried again, and refused then")
+				}
+				require.Equal(t, 1, r.ledger.mu.produced["k"])
+			})
+		})
 	}
 }
 

@@ -120,7 +120,7 @@ func RecoveryStallTimeout(d time.Duration) Option {
 }
 
 // RecoveryConcurrency bounds how many partitions recover at the same time. At
-// least 1; the default is 8. Each holds at most three fetches of 4 MiB.
+// least 1; the default is 8. Each holds at most four fetches of 4 MiB.
 func RecoveryConcurrency(n int) Option {
 	return option(func(c *config) { c.recoveries = n })
 }

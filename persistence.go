@@ -252,7 +252,8 @@ func (m *Module) awaitHandlers(all []*Partition) error {
 
 // Close ends Run as if its ctx had ended, waits for it, and closes all clients.
 // It blocks until then. If ctx ends first, the flush is cut short. An
-// *UnflushedError lists what was not flushed, if anything. It may be called more than once.
+// *UnflushedError lists what was not flushed, if anything. It may be called more than once, but
+// not by a handler, for which it would wait.
 func (m *Module) Close(ctx context.Context) error {
 	m.stopCtx.CompareAndSwap(nil, &ctx)
 	m.stopOnce.Do(func() { close(m.stop) })

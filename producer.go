@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/kafkafence/persistence/internal/cursor"
 	"github.com/kafkafence/persistence/internal/wire"
 )
 
@@ -217,6 +218,9 @@ func (m *Module) newBroker(p *Partition) broker {
 		lastCommit: func(ctx context.Context) (string, error) {
 			c, err := wire.CommittedOffset(ctx, m.reader, m.cfg.user.group, m.input, p.id)
 			return c.Metadata, err
+		},
+		fate: func(ctx context.Context, r *kgo.Record) (cursor.Fate, error) {
+			return cursor.New(m.reader, wire.Topic{Name: r.Topic}, r.Partition, 1<<20).Fate(ctx, r.Offset)
 		},
 		doubtful: func() bool {
 			pr := p.producer()

@@ -35,7 +35,7 @@ import (
 // bounded by it would miss them.
 
 // fetchBytes is how much a recovery asks for at a time. One fetch is under
-// way, one waits, and one is being handed over.
+// way, one is decoded, one waits, and one is being handed over.
 const fetchBytes = 4 << 20
 
 // Recovered says what a recovery read.
@@ -337,6 +337,7 @@ func (f *fetcher) run(ctx context.Context) {
 		return
 	}
 	cur := cursor.New(r.m.reader, r.m.snapshot, r.p.id, fetchBytes)
+	cur.ReadAhead(ctx)
 	var last error // of the requests since the last progress
 	pause := time.Duration(0)
 	for {

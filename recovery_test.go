@@ -250,6 +250,7 @@ func TestSlowButMovingIsNotAStall(t *testing.T) {
 		<-started
 		for _, f := range open {
 			time.Sleep(250 * time.Millisecond)
+			f.PurgeTopicsFromProducing("") // kgo may not have stored the topic yet, and would end nothing
 			require.NoError(w, f.EndTransaction(w.Ctx, kgo.TryCommit))
 		}
 		o := m.Own()
@@ -688,6 +689,7 @@ func (h *history) end(i int) {
 	txn := h.open[i]
 	h.open = append(h.open[:i], h.open[i+1:]...)
 	txn.committed = h.rng.IntN(2) == 0
+	txn.f.PurgeTopicsFromProducing("")
 	require.NoError(h.w, txn.f.EndTransaction(h.w.Ctx, kgo.TransactionEndTry(txn.committed)))
 	h.idle = append(h.idle, txn.f)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/kafkafence/persistence/internal/cursor"
 	"github.com/kafkafence/persistence/internal/format"
 	"github.com/kafkafence/persistence/internal/wire"
 )
@@ -24,7 +25,8 @@ type attempt struct {
 	offset     int64
 	name       string
 	pos        position
-	end        int64 // the snapshot partition's end if it committed
+	end        int64       // the snapshot partition's end if it committed
+	witness    *kgo.Record // one that it produced
 	survived   *FenceInfo
 	err        error
 }
@@ -86,6 +88,7 @@ func (g *groupCommit) attempt(ctx context.Context, batch []*write, deadline time
 	if err := g.broker.open(); err != nil {
 		return fail(stageProduce, err)
 	}
+	a.witness = records[0]
 	// From here on the transaction may commit. Its bound is when the broker
 	// ends it by itself.
 	if err := g.broker.end(bounded); err != nil {
@@ -181,7 +184,8 @@ func (g *groupCommit) landed(a attempt, records []*kgo.Record) {
 // Its offset commit was accepted, so it is pending until the transaction is
 // over; once nothing is pending, the metadata of the committed offset names
 // the last transaction that committed. While it is pending, a new producer's
-// InitProducerID ends it.
+// InitProducerID ends it. Where a later commit has covered the metadata, the log
+// tells whether a record of the transaction became visible.
 func (g *groupCommit) settle(ctx context.Context, a attempt, deadline time.Time) attempt {
 	lost := a.err
 	unknown := func(err error) attempt {
@@ -211,26 +215,44 @@ func (g *groupCommit) settle(ctx context.Context, a attempt, deadline time.Time)
 			continue
 		}
 		m, _ := format.ParseMetadata(metadata)
-		switch {
-		case m.Owner == g.nonce && m.Transaction == a.name:
-			g.log.Info("the reply to a commit was lost; it did commit", "error", lost)
-			g.landed(a, nil)
-			a.verdict, a.err = committed, nil
-			return a
-		case m.Owner == g.nonce && (g.forgetful || m.Transaction == "" && g.offsets.inDoubt()):
-			return unknown(errors.New("an earlier request that got no answer may have hidden it"))
-		case m.Owner == g.nonce || metadata == g.inherited:
-			g.log.Info("the reply to a commit was lost; it did not commit and is tried again", "error", lost)
-			a.verdict, a.err = unlanded, lost
-			if isProducerFenced(lost) {
-				a.verdict = producerGone
-			}
-			return a
+		mine := m.Owner == g.nonce
+		if mine && m.Transaction == a.name {
+			return g.didCommit(a)
+		}
+		hidden := !mine && metadata != g.inherited || // somebody else has committed since
+			mine && g.forgetful || mine && m.Transaction == "" && g.offsets.inDoubt()
+		if !hidden {
+			return g.didNotCommit(a)
+		}
+		// The metadata cannot tell. The log can, unless it was compacted.
+		switch fate, err := g.broker.fate(ctx, a.witness); {
+		case err != nil || fate == cursor.Open:
+			g.log.Warn("a transaction's outcome is not settled yet", "error", err)
+			sleep(ctx, pause)
+		case fate == cursor.Committed:
+			return g.didCommit(a)
+		case fate == cursor.Aborted:
+			return g.didNotCommit(a)
 		default:
-			// Whatever this one did is covered by a commit since.
-			return unknown(fmt.Errorf("another owner has committed since (%q)", metadata))
+			return unknown(fmt.Errorf("its records are compacted away, and the offset was committed anew since (%q)", metadata))
 		}
 	}
+}
+
+func (g *groupCommit) didCommit(a attempt) attempt {
+	g.log.Info("the reply to a commit was lost; it did commit", "error", a.err)
+	g.landed(a, nil)
+	a.verdict, a.err = committed, nil
+	return a
+}
+
+func (g *groupCommit) didNotCommit(a attempt) attempt {
+	g.log.Info("the reply to a commit was lost; it did not commit and is tried again", "error", a.err)
+	a.verdict = unlanded
+	if isProducerFenced(a.err) {
+		a.verdict = producerGone
+	}
+	return a
 }
 
 // renewConfirmed replaces the producer. One that was fenced may have been

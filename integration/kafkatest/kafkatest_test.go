@@ -46,6 +46,7 @@ func requireTransaction(t *testing.T, c *Cluster) {
 	producer := newClient(t, c, kgo.TransactionalID(t.Name()), kgo.DefaultProduceTopic(topic))
 	require.NoError(t, producer.BeginTransaction())
 	require.NoError(t, producer.ProduceSync(ctx, kgo.KeyStringRecord("key", "value")).FirstErr())
+	producer.PurgeTopicsFromProducing("") // kgo may not have stored the topic yet, and would end nothing
 	require.NoError(t, producer.EndTransaction(ctx, kgo.TryCommit))
 
 	consumer := newClient(t, c, kgo.ConsumeTopics(topic),

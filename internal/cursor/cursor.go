@@ -9,6 +9,7 @@ package cursor
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -31,12 +32,28 @@ type Cursor struct {
 	leader    int32
 	known     bool
 	inflate   kgo.Decompressor
+
+	aheadCtx context.Context // nil: no reading ahead
+	ahead    *request
+}
+
+// request is a fetch that was sent ahead.
+type request struct {
+	position int64
+	done     chan struct{}
+	raw      *kmsg.FetchResponseTopicPartition
+	err      error
 }
 
 // New returns a cursor that asks for about maxBytes a fetch.
 func New(cl *kgo.Client, topic wire.Topic, partition, maxBytes int32) *Cursor {
 	return &Cursor{cl: cl, topic: topic, partition: partition, maxBytes: maxBytes, inflate: kgo.DefaultDecompressor()}
 }
+
+// ReadAhead makes Fetch ask for what follows before it returns, so that the
+// broker works while the caller does. ctx must outlive the Fetches and ends
+// what is under way.
+func (c *Cursor) ReadAhead(ctx context.Context) { c.aheadCtx = ctx }
 
 // Batch is what one fetch returned.
 type Batch struct {
@@ -69,33 +86,12 @@ func (c *Cursor) Fetch(ctx context.Context, position int64) (Batch, error) {
 }
 
 func (c *Cursor) fetch(ctx context.Context, position int64) (Batch, error) {
-	if !c.known {
-		if err := c.locate(ctx); err != nil {
-			return Batch{}, err
-		}
-	}
-	r := kmsg.NewPtrFetchRequest()
-	r.MinBytes, r.MaxBytes, r.IsolationLevel, r.SessionEpoch = 1, c.maxBytes, 1, -1
-	t := kmsg.NewFetchRequestTopic()
-	t.Topic, t.TopicID = c.topic.Name, c.topic.ID
-	p := kmsg.NewFetchRequestTopicPartition()
-	p.Partition, p.FetchOffset, p.PartitionMaxBytes = c.partition, position, c.maxBytes
-	t.Partitions = append(t.Partitions, p)
-	r.Topics = append(r.Topics, t)
-	kresp, err := c.cl.Broker(int(c.leader)).Request(ctx, r)
+	rp, err := c.next(ctx, position)
 	if err != nil {
 		return Batch{}, err
 	}
-	resp := kresp.(*kmsg.FetchResponse)
-	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
-		return Batch{}, err
-	}
-	if len(resp.Topics) == 0 || len(resp.Topics[0].Partitions) == 0 {
-		return Batch{}, ErrThrottled
-	}
-	rp := &resp.Topics[0].Partitions[0]
-	if err := kerr.ErrorForCode(rp.ErrorCode); err != nil {
-		return Batch{}, err
+	if after := lastOffset(rp.RecordBatches) + 1; c.aheadCtx != nil && after > position && after < rp.LastStableOffset {
+		c.ahead = c.send(after)
 	}
 	b := Batch{
 		Bytes:            len(rp.RecordBatches),
@@ -111,6 +107,124 @@ func (c *Cursor) fetch(ctx context.Context, position int64) (Batch, error) {
 	}
 	b.Records, b.Next = fp.Records, max(next, position)
 	return b, nil
+}
+
+// next returns what was asked for ahead, if it was for this position, or asks
+// now.
+func (c *Cursor) next(ctx context.Context, position int64) (*kmsg.FetchResponseTopicPartition, error) {
+	if ahead := c.ahead; ahead != nil {
+		c.ahead = nil
+		if ahead.position == position {
+			select {
+			case <-ahead.done:
+				return ahead.raw, ahead.err
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+	}
+	if !c.known {
+		if err := c.locate(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return c.ask(ctx, c.leader, position)
+}
+
+// send asks for a position in the background.
+func (c *Cursor) send(position int64) *request {
+	r := &request{position: position, done: make(chan struct{})}
+	leader := c.leader
+	go func() {
+		defer close(r.done)
+		r.raw, r.err = c.ask(c.aheadCtx, leader, position)
+	}()
+	return r
+}
+
+func (c *Cursor) ask(ctx context.Context, leader int32, position int64) (*kmsg.FetchResponseTopicPartition, error) {
+	r := kmsg.NewPtrFetchRequest()
+	r.MinBytes, r.MaxBytes, r.IsolationLevel, r.SessionEpoch = 1, c.maxBytes, 1, -1
+	t := kmsg.NewFetchRequestTopic()
+	t.Topic, t.TopicID = c.topic.Name, c.topic.ID
+	p := kmsg.NewFetchRequestTopicPartition()
+	p.Partition, p.FetchOffset, p.PartitionMaxBytes = c.partition, position, c.maxBytes
+	t.Partitions = append(t.Partitions, p)
+	r.Topics = append(r.Topics, t)
+	kresp, err := c.cl.Broker(int(leader)).Request(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	resp := kresp.(*kmsg.FetchResponse)
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return nil, err
+	}
+	if len(resp.Topics) == 0 || len(resp.Topics[0].Partitions) == 0 {
+		return nil, ErrThrottled
+	}
+	rp := &resp.Topics[0].Partitions[0]
+	return rp, kerr.ErrorForCode(rp.ErrorCode)
+}
+
+// Fate is what became of a record that was produced in a transaction.
+type Fate int
+
+const (
+	Open      Fate = iota // its transaction is not over
+	Committed             // read_committed readers see it
+	Aborted               // it is there, and they do not
+	Gone                  // it is not there any more
+)
+
+// Fate looks at the record of an offset.
+func (c *Cursor) Fate(ctx context.Context, offset int64) (Fate, error) {
+	rp, err := c.next(ctx, offset)
+	if err != nil {
+		c.known = false
+		return Open, err
+	}
+	if rp.LastStableOffset <= offset {
+		return Open, nil
+	}
+	// Below the last stable offset a read_committed fetch holds the aborted
+	// records too, beside the list of what was aborted.
+	for _, seen := range []struct {
+		level kgo.IsolationLevel
+		fate  Fate
+	}{{kgo.ReadCommitted(), Committed}, {kgo.ReadUncommitted(), Aborted}} {
+		opts := kgo.ProcessFetchPartitionOpts{Offset: offset, IsolationLevel: seen.level, Topic: c.topic.Name, Partition: c.partition}
+		fp, _ := kgo.ProcessFetchPartition(opts, rp, c.inflate, nil)
+		if fp.Err != nil {
+			return Open, fmt.Errorf("the batch at offset %d cannot be read: %w", offset, fp.Err)
+		}
+		if len(fp.Records) > 0 && fp.Records[0].Offset == offset {
+			return seen.fate, nil
+		}
+	}
+	return Gone, nil
+}
+
+// lastOffset finds the last offset of the complete batches in a response by
+// their headers alone, or -1. It is only a guess at where to read on: what the
+// position is, decoding says.
+func lastOffset(in []byte) int64 {
+	const (
+		lengthAt    = 8
+		magicAt     = 16
+		lastDeltaAt = 23
+		header      = 61
+	)
+	last := int64(-1)
+	for len(in) >= header && in[magicAt] == 2 {
+		base := int64(binary.BigEndian.Uint64(in))
+		size := int(int32(binary.BigEndian.Uint32(in[lengthAt:]))) + lengthAt + 4
+		if size < header || size > len(in) {
+			break
+		}
+		last = base + int64(int32(binary.BigEndian.Uint32(in[lastDeltaAt:])))
+		in = in[size:]
+	}
+	return last
 }
 
 // locate asks for the partition's leader, past kgo's cache of it.
@@ -137,6 +251,7 @@ func (c *Cursor) locate(ctx context.Context) error {
 			if p.Leader < 0 {
 				return kerr.LeaderNotAvailable
 			}
+			c.topic.ID = t.TopicID // for a cursor that was made with the name alone
 			c.leader, c.known = p.Leader, true
 			return nil
 		}

@@ -76,6 +76,7 @@ func (b *bench) open(keys ...string) (end func(kgo.TransactionEndTry)) {
 	cl := b.client(kgo.TransactionalID("writer-of-" + strings.Join(keys, "-")))
 	require.NoError(b, cl.BeginTransaction())
 	b.write(cl, keys...)
+	cl.PurgeTopicsFromProducing("") // kgo may not have stored the topic yet, and would end nothing
 	return func(end kgo.TransactionEndTry) {
 		b.Helper()
 		require.NoError(b, cl.EndTransaction(b.ctx, end))
@@ -405,6 +406,85 @@ func TestASmallFetchReadsTheLogInPieces(t *testing.T) {
 	tiny := New(b.cl, b.topic, 0, 1)
 	records, _ = b.read(tiny, 0)
 	require.Equal(t, want, records, "a batch larger than the fetch is still returned whole")
+}
+
+func TestTheFateOfARecordIsTold(t *testing.T) {
+	b := newBench(t)
+	b.write(b.cl, "plain")                      // 0
+	b.transaction(kgo.TryCommit, "a", "b")      // 1, 2, marker 3
+	b.transaction(kgo.TryAbort, "c", "d")       // 4, 5, marker 6
+	b.write(b.cl, "a")                          // 7
+	end := b.open("e")                          // 8
+	b.write(b.cl, "behind an open transaction") // 9
+	fates := func() (all []Fate) {
+		for offset := range int64(10) {
+			fate, err := New(b.cl, wire.Topic{Name: b.topic.Name}, 0, 1<<20).Fate(b.ctx, offset) // by the name alone
+			require.NoError(t, err)
+			all = append(all, fate)
+		}
+		return all
+	}
+	require.Equal(t, []Fate{Committed, Committed, Committed, Gone, Aborted, Aborted, Gone, Committed, Open, Open}, fates(), "markers are no records")
+	end(kgo.TryAbort)
+	require.Equal(t, []Fate{Committed, Committed, Committed, Gone, Aborted, Aborted, Gone, Committed, Aborted, Committed}, fates())
+	b.Compact()
+	require.Equal(t, Gone, fates()[1], "a newer record of its key has replaced it")
+	_, err := b.cursor().Fate(b.ctx, 1000)
+	require.ErrorIs(t, err, kerr.OffsetOutOfRange)
+}
+
+// Reading ahead changes nothing but when the broker is asked.
+func TestReadingAheadReadsTheSame(t *testing.T) {
+	b := newBench(t)
+	for i := range 30 {
+		b.transaction(kgo.TransactionEndTry(i%3 != 0), fmt.Sprint("x", i), fmt.Sprint("y", i))
+	}
+	want, end := b.read(New(b.cl, b.topic, 0, 200), 0)
+	ctx, cancel := context.WithCancel(b.ctx)
+	defer cancel()
+	c := New(b.cl, b.topic, 0, 200)
+	c.ReadAhead(ctx)
+	got, gotEnd := b.read(c, 0)
+	require.Equal(t, want, got)
+	require.Equal(t, end, gotEnd)
+	// Another position than the one that was asked for ahead.
+	first, err := c.Fetch(b.ctx, 0)
+	require.NoError(t, err)
+	again, err := c.Fetch(b.ctx, 0)
+	require.NoError(t, err)
+	require.Equal(t, first.Next, again.Next)
+	// What was asked for ahead fails, and is asked for again.
+	_, err = c.Fetch(b.ctx, 0)
+	require.NoError(t, err)
+	require.NoError(t, b.MoveTopicPartition("state", 0, (b.LeaderFor("state", 0)+1)%3))
+	got, gotEnd = nil, 0
+	for position := first.Next; ; {
+		batch, err := c.Fetch(b.ctx, position)
+		if err != nil {
+			require.True(t, kerr.IsRetriable(err), "%v", err)
+			continue
+		}
+		if batch.Empty {
+			gotEnd = position
+			break
+		}
+		for _, r := range batch.Records {
+			got = append(got, fmt.Sprintf("%d:%s", r.Offset, r.Key))
+		}
+		position = batch.Next
+	}
+	require.Equal(t, end, gotEnd)
+	require.Equal(t, want[len(want)-len(got):], got)
+}
+
+// It is only a guess, but it must never be made of what is not a whole batch.
+func FuzzLastOffset(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(make([]byte, 61))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		require.GreaterOrEqual(t, lastOffset(in[:min(len(in), 60)]), int64(-1), "less than a header")
+		_ = lastOffset(in)
+	})
 }
 
 func TestADamagedBatchIsAnErrorAndNoProgress(t *testing.T) {

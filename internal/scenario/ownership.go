@@ -266,6 +266,7 @@ func staleGeneration(w *World) {
 		require.NoError(w, p.ProduceSync(w.Ctx, &kgo.Record{Topic: w.State, Key: []byte("k"), Value: []byte("rogue")}).FirstErr())
 		err := w.txnOffsetCommit(p, w.Prefix+"-rogue", member, wire.Position{Offset: 2, Epoch: -1})
 		require.True(w, errors.Is(err, kerr.IllegalGeneration) || errors.Is(err, kerr.UnknownMemberID), "%v", err)
+		p.PurgeTopicsFromProducing("")
 		require.NoError(w, p.EndTransaction(w.Ctx, kgo.TryAbort))
 		require.Equal(w, map[string]string{"k": "1"}, w.Values(0))
 		require.EqualValues(w, 1, w.Committed(0).Offset)

@@ -631,6 +631,7 @@ func takeoverRightAfterAWrite(w *World) {
 		if i%2 == 0 {
 			f := w.Foreign(fmt.Sprint("aborts", i))
 			f.Begin("k", "aborted")
+			f.PurgeTopicsFromProducing("")
 			require.NoError(w, f.EndTransaction(w.Ctx, kgo.TryAbort))
 		}
 		w.Produce(0, "e")
@@ -756,6 +757,7 @@ func (f *Foreign) BeginOn(partitions ...int32) {
 // End commits or aborts, and waits until readers see it.
 func (f *Foreign) End(how kgo.TransactionEndTry) {
 	f.w.Helper()
+	f.PurgeTopicsFromProducing("") // kgo may not have stored the topic yet, and would end nothing
 	require.NoError(f.w, f.EndTransaction(f.w.Ctx, how))
 	f.w.Settle()
 }

@@ -500,6 +500,7 @@ func lateEndTxn(w *World) {
 	produce := func(value string) {
 		require.NoError(w, p.BeginTransaction())
 		require.NoError(w, p.ProduceSync(w.Ctx, &kgo.Record{Topic: w.State, Key: []byte("k"), Value: []byte(value)}).FirstErr())
+		p.PurgeTopicsFromProducing("") // kgo may not have stored the topic yet, and would end nothing
 	}
 	produce("1")
 	require.NoError(w, p.EndTransaction(w.Ctx, kgo.TryCommit))
