@@ -337,7 +337,7 @@ func (f *fetcher) run(ctx context.Context) {
 		return
 	}
 	cur := cursor.New(r.m.reader, r.m.snapshot, r.p.id, fetchBytes)
-	cur.ReadAhead(ctx)
+	defer cur.ReadAhead(ctx)()
 	var last error // of the requests since the last progress
 	pause := time.Duration(0)
 	for {

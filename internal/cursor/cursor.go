@@ -51,9 +51,18 @@ func New(cl *kgo.Client, topic wire.Topic, partition, maxBytes int32) *Cursor {
 }
 
 // ReadAhead makes Fetch ask for what follows before it returns, so that the
-// broker works while the caller does. ctx must outlive the Fetches and ends
-// what is under way.
-func (c *Cursor) ReadAhead(ctx context.Context) { c.aheadCtx = ctx }
+// broker works while the caller does. ctx must outlive the Fetches. The function
+// returned ends what is under way, and waits for it.
+func (c *Cursor) ReadAhead(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	c.aheadCtx = ctx
+	return func() {
+		cancel()
+		if c.ahead != nil {
+			<-c.ahead.done
+		}
+	}
+}
 
 // Batch is what one fetch returned.
 type Batch struct {

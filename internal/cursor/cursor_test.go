@@ -440,10 +440,8 @@ func TestReadingAheadReadsTheSame(t *testing.T) {
 		b.transaction(kgo.TransactionEndTry(i%3 != 0), fmt.Sprint("x", i), fmt.Sprint("y", i))
 	}
 	want, end := b.read(New(b.cl, b.topic, 0, 200), 0)
-	ctx, cancel := context.WithCancel(b.ctx)
-	defer cancel()
 	c := New(b.cl, b.topic, 0, 200)
-	c.ReadAhead(ctx)
+	defer c.ReadAhead(b.ctx)()
 	got, gotEnd := b.read(c, 0)
 	require.Equal(t, want, got)
 	require.Equal(t, end, gotEnd)
