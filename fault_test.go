@@ -248,6 +248,29 @@ func TestATakeoverRidesOutABusyCoordinator(t *testing.T) {
 		})
 }
 
+// A write under the handler's context is answered by the ownership, not by the
+// context that ends with it: what is lost before its transaction ends was
+// certainly not written.
+func TestAWriteUnderTheHandlersContextHearsThatThePartitionIsLost(t *testing.T) {
+	c, backend := newCluster(t, 2)
+	w := scenario.NewWorld(t, backend, 1)
+	n := w.NewNetwork()
+	m := w.StartKafka(false, []kgo.Opt{n.Opt(), kgo.HeartbeatInterval(100 * time.Millisecond)})
+	for range 3 {
+		o := m.Own()
+		held := n.Next(kmsg.Produce, scenario.Hold)
+		result := make(chan error, 1)
+		go func() { result <- o.Write(o.Ctx, value("never")) }()
+		held.Await()
+		c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, TopLevel: true, Err: kerr.UnknownMemberID, When: heartbeatOf(w.Group)})
+		err := scenario.Await(w, result)
+		require.ErrorIs(t, err, persistence.ErrLost)
+		require.NotErrorIs(t, err, persistence.ErrUnknownOutcome)
+		held.Release()
+	}
+	require.Empty(t, values(w, w.State, 0))
+}
+
 // heartbeatOf picks a group's heartbeats: a fault at the top level does not
 // look at the group.
 func heartbeatOf(group string) func(kmsg.Request) bool {

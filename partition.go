@@ -186,6 +186,11 @@ func (p *Partition) Apply(ctx context.Context, b Batch) error {
 	if p.queue.withdraw(w) {
 		return p.writeError(fmt.Errorf("the caller's context ended before a transaction took it: %w", context.Cause(ctx)))
 	}
+	if p.handlerCtx.Err() != nil {
+		// The handler's context ends with the ownership, whose goroutine
+		// answers then, and knows more than that.
+		return <-w.done
+	}
 	select {
 	case err := <-w.done:
 		return err

@@ -5,11 +5,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -41,6 +44,9 @@ func childMain() {
 	os.Exit(0)
 }
 
+// written numbers a child's keys, over all partitions.
+var written atomic.Int64
+
 // child is told brokers, input, state, group and its own name, separated by
 // spaces.
 func child(spec string) error {
@@ -68,8 +74,8 @@ func child(spec string) error {
 		}
 		fmt.Println("owned", keys)
 		go func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				key := name + "-" + strconv.Itoa(i)
+			for ctx.Err() == nil {
+				key := name + "-" + strconv.FormatInt(written.Add(1), 10)
 				err := p.Write(ctx, persistence.Snapshot{Key: []byte(key), Value: []byte(name), SourceOffset: -1})
 				if err != nil {
 					fmt.Println("refused", key, err)
@@ -93,11 +99,32 @@ type process struct {
 	cmd   *exec.Cmd
 	lines chan string
 	wrote map[string]bool
+	// refused holds the keys of writes that certainly did not happen.
+	refused map[string]bool
+}
+
+// note takes in what a line says.
+func (p *process) note(line string) {
+	what, rest, _ := strings.Cut(line, " ")
+	key, rest, _ := strings.Cut(rest, " ")
+	switch {
+	case what == "wrote":
+		p.wrote[key] = true
+	case what == "refused" && !strings.Contains(rest, persistence.ErrUnknownOutcome.Error()):
+		p.refused[key] = true
+	}
+}
+
+// rest takes in what the process still said before it died.
+func (p *process) rest() {
+	for line := range p.lines {
+		p.note(line)
+	}
 }
 
 func startProcess(t *testing.T, w *scenario.World, name string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(os.Args[0], "-test.run=^$"), lines: make(chan string, 100_000), wrote: make(map[string]bool)}
+	p := &process{t: t, cmd: exec.Command(os.Args[0], "-test.run=^$"), lines: make(chan string, 1_000_000), wrote: make(map[string]bool), refused: make(map[string]bool)}
 	p.cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{strings.Join(w.Brokers, ","), w.Input, w.State, w.Group, name}, " "))
 	p.cmd.Stderr = testWriter{t, name}
 	out, err := p.cmd.StdoutPipe()
@@ -139,9 +166,7 @@ func (p *process) until(word string) string {
 			if !ok {
 				p.t.Fatalf("the process ended before it said %q", word)
 			}
-			if key, ok := strings.CutPrefix(line, "wrote "); ok {
-				p.wrote[key] = true
-			}
+			p.note(line)
 			if strings.HasPrefix(line, word) {
 				return line
 			}
@@ -174,11 +199,7 @@ func TestAKilledProcessHandsOver(t *testing.T) {
 		first.until("wrote")
 	}
 	first.signal(syscall.SIGKILL)
-	for line := range first.lines { // what it still said
-		if key, ok := strings.CutPrefix(line, "wrote "); ok {
-			first.wrote[key] = true
-		}
-	}
+	first.rest()
 	second := startProcess(t, w, "second")
 	owned := second.until("owned")
 	var keys int
@@ -224,4 +245,62 @@ func TestAPausedProcessIsRefusedWhenItWakes(t *testing.T) {
 	}
 	requireAll(t, after, paused.wrote)
 	requireAll(t, after, owner.wrote)
+}
+
+// Processes that are killed and paused at random, again and again: in the end
+// every acknowledged write is there, and no refused one.
+func TestProcessesKilledAndPausedAtRandomLoseNothing(t *testing.T) {
+	const members, disturbances = 3, 12
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	c := kafkatest.Shared(t, kafkatest.TransactionVersion(2))
+	w := scenario.NewWorld(t, scenario.Backend{Brokers: c.Brokers(), TransactionVersion: 2}, 4)
+	var all, running []*process
+	start := func() {
+		p := startProcess(t, w, fmt.Sprintf("p%d", len(all)))
+		all, running = append(all, p), append(running, p)
+	}
+	for range members {
+		start()
+	}
+	for i := range disturbances {
+		victim := rng.IntN(len(running))
+		p := running[victim]
+		p.until("wrote")
+		if i%2 == 0 {
+			p.signal(syscall.SIGKILL)
+			p.rest()
+			running = append(running[:victim], running[victim+1:]...)
+			start()
+			continue
+		}
+		p.signal(syscall.SIGSTOP)
+		other := running[(victim+1)%len(running)]
+		for range 20 { // the group goes on without it
+			other.until("wrote")
+		}
+		p.signal(syscall.SIGCONT)
+	}
+	for _, p := range running {
+		p.until("wrote")
+		p.signal(syscall.SIGTERM)
+	}
+	wrote, refused := 0, 0
+	values := make(map[string]string)
+	for _, p := range running {
+		p.rest()
+	}
+	for id := range w.Partitions {
+		maps.Copy(values, w.Values(id))
+	}
+	for _, p := range all {
+		requireAll(t, values, p.wrote)
+		wrote, refused = wrote+len(p.wrote), refused+len(p.refused)
+		for key := range p.refused {
+			require.NotContains(t, values, key, "reported as not written")
+		}
+	}
+	t.Logf("%d writes acknowledged, %d refused, by %d processes", wrote, refused, len(all))
+	require.NotZero(t, wrote)
 }
