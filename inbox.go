@@ -32,13 +32,10 @@ func (b *inbox) deliver(p *Partition, records []*kgo.Record, err error) {
 	if b.mu.closed || b.mu.err != nil {
 		return // after an error kgo may go on somewhere else
 	}
-	// An error counts even before the first poll: it is about the committed
-	// position, which kgo checks as soon as the partition is assigned.
-	if !b.mu.active {
-		b.mu.err = err
-		return
-	}
-	if len(records) > 0 {
+	// An error counts even before the first poll has taken effect: it is about
+	// the committed position, which kgo checks as soon as the partition is
+	// assigned.
+	if len(records) > 0 && b.mu.active {
 		b.mu.batches = append(b.mu.batches, records)
 		b.mu.records += len(records)
 	}
