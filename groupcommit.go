@@ -212,12 +212,8 @@ func (g *groupCommit) attempts(ctx context.Context, batch []*write) (t trial) {
 	began := time.Now()
 	defer func() {
 		if g.trace.Transaction != nil {
-			n := 0
-			for _, w := range batch {
-				n += w.records()
-			}
 			g.trace.Transaction(TransactionInfo{Topic: g.topic, Partition: g.partition, Generation: t.generation, Writes: len(batch),
-				Records: n, Offset: t.offset, Attempts: t.attempts, Took: time.Since(began), Err: t.err})
+				Records: countRecords(batch), Offset: t.offset, Attempts: t.attempts, Took: time.Since(began), Err: t.err})
 		}
 	}()
 	deadline := began.Add(g.patience)
@@ -249,7 +245,7 @@ func (g *groupCommit) attempts(ctx context.Context, batch []*write) (t trial) {
 				a.survived = survived
 			}
 		}
-		t.generation, t.offset, last = a.generation, a.offset, a.err
+		t.generation, t.offset, last = a.generation, a.pos.offset, a.err
 		if a.verdict == unsettled {
 			// However late it is, an answer is worth some more time.
 			a = g.settle(ctx, a, later(deadline, time.Now().Add(g.patience/2)))

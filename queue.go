@@ -18,6 +18,13 @@ type write struct {
 
 func (w *write) records() int { return len(w.snapshots) + len(w.outputs) }
 
+func countRecords(batch []*write) (n int) {
+	for _, w := range batch {
+		n += w.records()
+	}
+	return n
+}
+
 // queue holds the writes that wait for the next transaction. Whoever leaves it
 // has been answered or is the owner's to answer; nothing is dropped.
 type queue struct {

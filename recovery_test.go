@@ -567,17 +567,21 @@ func TestARecoveryReportsItsProgress(t *testing.T) {
 
 var modelSeed = flag.Uint64("model.seed", 0, "seed of the random histories that recoveries are compared with a model over; 0 picks one")
 
+// seeded makes the random numbers of a test, and says how to have them again.
+func seeded(t *testing.T, flag string, seed uint64) *rand.Rand {
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed: -%s=%d", flag, seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
 // Several producers commit, abort, delete, write without a key and interleave;
 // the log is compacted and cut off at its start; the last transactions end while
 // the recovery runs. Whatever the history, a recovery gives what a model of it
 // does.
 func TestRecoveryOfARandomHistoryAgreesWithAModel(t *testing.T) {
-	seed := *modelSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("seed: -model.seed=%d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := seeded(t, "model.seed", *modelSeed)
 	w, c := clusterWorld(t, 1)
 	for range 8 {
 		h := newHistory(w, c, rng)

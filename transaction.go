@@ -22,7 +22,6 @@ import (
 type attempt struct {
 	verdict    verdict
 	generation int32
-	offset     int64
 	name       string
 	pos        position
 	end        int64       // the snapshot partition's end if it committed
@@ -56,7 +55,6 @@ func (g *groupCommit) attempt(ctx context.Context, batch []*write, deadline time
 		}
 		snapshots += len(w.snapshots)
 	}
-	a.offset = a.pos.offset
 	a.end = g.end
 	if snapshots > 0 {
 		a.end += int64(snapshots) + 1 // and the marker
@@ -73,7 +71,7 @@ func (g *groupCommit) attempt(ctx context.Context, batch []*write, deadline time
 		return a
 	}
 
-	records := g.records(batch, snapshots, a.pos.offset)
+	records := g.records(batch, a.pos.offset)
 	if errs := g.broker.produce(bounded, records); len(errs) > 0 {
 		v := fail(stageProduce, errs[0])
 		// One that says what is wrong with a record counts most.
@@ -297,11 +295,8 @@ func (g *groupCommit) renew(ctx context.Context) error {
 }
 
 // records builds what the batch puts into the logs, in the order of its writes.
-func (g *groupCommit) records(batch []*write, snapshots int, committable int64) []*kgo.Record {
-	n := 0
-	for _, w := range batch {
-		n += w.records()
-	}
+func (g *groupCommit) records(batch []*write, committable int64) []*kgo.Record {
+	n := countRecords(batch)
 	records := make([]*kgo.Record, 0, n)
 	block := make([]kgo.Record, 0, n)
 	for _, w := range batch {

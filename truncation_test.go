@@ -3,7 +3,6 @@ package persistence_test
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,12 +24,7 @@ var restartSeed = flag.Uint64("restart.seed", 0, "seed of the run with many rest
 // transactions, new producers, idle commits, outputs, compaction, or foreign
 // writers, and not with any of them under way at a restart.
 func TestOrdinaryRunsAreNeverTakenForATruncation(t *testing.T) {
-	seed := *restartSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("seed: -restart.seed=%d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := seeded(t, "restart.seed", *restartSeed)
 	w, c := clusterWorld(t, 1)
 	output := w.Input + "-output"
 	w.CreateTopic(output, 2, nil)
