@@ -1,6 +1,9 @@
 package persistence
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // stall is the no-progress deadline of a recovery: a recovery may take any
 // time as long as its position moves, and fails when it does not for limit.
@@ -20,3 +23,9 @@ func (s *stall) left(now time.Time) time.Duration { return s.limit - now.Sub(s.s
 
 // stalled is the time since the last progress.
 func (s *stall) stalled(now time.Time) time.Duration { return now.Sub(s.since) }
+
+// bound limits one request, so that an unreachable broker leaves time for
+// another try within the deadline.
+func (s *stall) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, min(10*time.Second, max(s.left(time.Now()), time.Millisecond)))
+}

@@ -56,11 +56,6 @@ var (
 	// TransactionalIDPrefix. Run ends with it.
 	ErrProducerConflict = errors.New("another producer keeps taking over this transactional id while the group does not change: is the TransactionalIDPrefix used by a second service?")
 
-	// ErrTruncated means that the snapshot partition ends before snapshots
-	// that were acknowledged: they were lost in the cluster between two
-	// recoveries. See *TruncatedError, and AcceptTruncation.
-	ErrTruncated = errors.New("acknowledged snapshots are missing from the end of the snapshot partition")
-
 	// ErrPartitionMismatch means that the input and the snapshot topic do not
 	// have the same number of partitions, so that a key's state would not
 	// be in the partition of its events.
@@ -68,7 +63,7 @@ var (
 
 	// ErrInput means that the input position is not in the log any more, or
 	// never was: retention passed it, or the topic was recreated. The library
-	// never moves to another position by itself.
+	// never moves to another position by itself; see OnMismatch.
 	ErrInput = errors.New("the input partition cannot be read on from its position")
 )
 
@@ -92,47 +87,24 @@ func (e *WriteError) Error() string {
 
 func (e *WriteError) Unwrap() error { return e.Err }
 
-// TruncatedError says which snapshots a takeover missed. It is ErrTruncated.
-type TruncatedError struct {
-	Topic         string // snapshot topic
-	Partition     int32
-	End           int64 // the log end that the last commit vouches for
-	HighWatermark int64 // the log end found
-}
-
-func (e *TruncatedError) Error() string {
-	return fmt.Sprintf("persistence: partition %d of snapshot topic %s ends at offset %d, but the group's last commit vouches for everything below %d: "+
-		"about %d offsets of acknowledged snapshots and their markers were lost, by an unclean leader election, a lost disk, or because the topic was recreated. "+
-		"Restore the topic, or reset the group's input offset to where the state can be rebuilt from, or set AcceptTruncation to go on without them",
-		e.Partition, e.Topic, e.HighWatermark, e.End, e.End-e.HighWatermark)
-}
-
-// Is makes errors.Is(err, ErrTruncated) true.
-func (e *TruncatedError) Is(target error) bool { return target == ErrTruncated }
-
 // RecoveryStalledError means that a recovery made no progress for
-// RecoveryStallTimeout, or cannot make any. Its numbers were read again when
-// it was made; -1 stands for what could not be read, and then Cause says why.
+// RecoveryStallTimeout, or cannot make any. Its Diagnosis was made from live
+// look-ups when the error was.
 type RecoveryStalledError struct {
-	Topic            string // snapshot topic
-	Partition        int32
-	Target           int64 // the high watermark captured when the recovery began; -1: not captured
-	Position         int64 // the next offset to read
-	LogStart         int64
-	LastStableOffset int64
-	HighWatermark    int64
-	Stalled          time.Duration // since the last progress
-	Diagnosis        string        // what was found, in a sentence
-	Cause            error         // the last error of a request, if any
+	Topic     string // snapshot topic
+	Partition int32
+	Target    int64         // the high watermark captured when the recovery began; -1: not captured
+	Position  int64         // the next offset to read; -1: none yet
+	Stalled   time.Duration // since the last progress
+	Diagnosis Diagnosis
+	Cause     error // the last error of a request, if any
 }
 
 func (e *RecoveryStalledError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "persistence: recovery of partition %d of snapshot topic %s made no progress for %v: position %d, target %d, log start %d, last stable offset %d, high watermark %d",
-		e.Partition, e.Topic, e.Stalled.Round(time.Millisecond), e.Position, e.Target, e.LogStart, e.LastStableOffset, e.HighWatermark)
-	if e.Diagnosis != "" {
-		fmt.Fprintf(&b, ": %s", e.Diagnosis)
-	}
+	d := &e.Diagnosis
+	fmt.Fprintf(&b, "persistence: recovery of partition %d of snapshot topic %s made no progress for %v: position %d, target %d, log start %d, last stable offset %d, high watermark %d: %v",
+		e.Partition, e.Topic, e.Stalled.Round(time.Millisecond), e.Position, e.Target, d.LogStart, d.LastStableOffset, d.HighWatermark, d)
 	if e.Cause != nil {
 		fmt.Fprintf(&b, ": %v", e.Cause)
 	}

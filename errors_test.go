@@ -29,16 +29,16 @@ func TestMessagesSayWhereWhatAndWhatToDo(t *testing.T) {
 		},
 		{
 			"truncation",
-			&TruncatedError{Topic: "state", Partition: 4, End: 120, HighWatermark: 100},
-			[]string{"partition 4 of snapshot topic state", "ends at offset 100", "below 120", "about 20 offsets", "unclean leader election",
-				"Restore the topic", "reset the group's input offset", "AcceptTruncation"},
+			&MismatchError{Mismatch: SnapshotsTruncated, Topic: "orders", SnapshotTopic: "state", Partition: 4, VouchedEnd: 120, End: 100},
+			[]string{"partition 4 of orders", "snapshots in state", "acknowledged snapshots are missing", "offsets 0 to 100", "below 120",
+				"restore the snapshot topic", "OnMismatch(SnapshotsTruncated, Accept)", "OnMismatch(SnapshotsTruncated, Resume)", "OnMismatch(SnapshotsTruncated, Rebuild)"},
 		},
 		{
 			"a stall",
-			&RecoveryStalledError{Topic: "state", Partition: 4, Target: 120, Position: 80, LogStart: 7, LastStableOffset: 90, HighWatermark: 130,
-				Stalled: 3 * time.Minute, Diagnosis: "a transaction is open", Cause: kerr.NotLeaderForPartition},
+			&RecoveryStalledError{Topic: "state", Partition: 4, Target: 120, Position: 80, Stalled: 3 * time.Minute,
+				Diagnosis: Diagnosis{Condition: TransactionOpen, LogStart: 7, LastStableOffset: 90, HighWatermark: 130, Finding: "one is open", Advice: "Wait"}, Cause: kerr.NotLeaderForPartition},
 			[]string{"partition 4 of snapshot topic state", "no progress for 3m0s", "position 80", "target 120", "log start 7",
-				"last stable offset 90", "high watermark 130", "a transaction is open", "NOT_LEADER_FOR_PARTITION"},
+				"last stable offset 90", "high watermark 130", "transaction open: one is open. Wait", "NOT_LEADER_FOR_PARTITION"},
 		},
 		{
 			"what was not flushed",
@@ -64,9 +64,11 @@ func TestMessagesSayWhereWhatAndWhatToDo(t *testing.T) {
 }
 
 func TestAStallLeavesOutWhatIsNotKnown(t *testing.T) {
-	e := &RecoveryStalledError{Topic: "state", Target: -1, Position: -1, LogStart: -1, LastStableOffset: -1, HighWatermark: -1}
+	e := &RecoveryStalledError{Topic: "state", Target: -1, Position: -1, Diagnosis: conclude(facts{target: -1, leaderless: true, bounds: noBounds, notes: []string{"everything: no broker"}})}
 	require.Equal(t, "persistence: recovery of partition 0 of snapshot topic state made no progress for 0s: "+
-		"position -1, target -1, log start -1, last stable offset -1, high watermark -1", e.Error())
+		"position -1, target -1, log start -1, last stable offset -1, high watermark -1: "+
+		"leader unreachable: the partition has no leader; its replicas are on brokers []. Bring one of them back: "+
+		"kafka-topics.sh --bootstrap-server  --describe --topic  (not known: everything: no broker)", e.Error())
 	require.NoError(t, errors.Unwrap(e))
 }
 
@@ -82,12 +84,17 @@ func TestErrorsAreFoundThroughTheirChains(t *testing.T) {
 	var ke *kerr.Error
 	require.ErrorAs(t, outer, &ke)
 
-	truncated := fmt.Errorf("taking over: %w", &TruncatedError{End: 9})
-	require.ErrorIs(t, truncated, ErrTruncated)
-	require.NotErrorIs(t, truncated, ErrFenced)
-	var te *TruncatedError
-	require.ErrorAs(t, truncated, &te)
-	require.EqualValues(t, 9, te.End)
+	truncated := fmt.Errorf("taking over: %w", &MismatchError{Mismatch: SnapshotsTruncated, End: 9})
+	require.ErrorIs(t, truncated, SnapshotsTruncated)
+	require.NotErrorIs(t, truncated, SnapshotsEmptied)
+	require.NotErrorIs(t, truncated, ErrInput)
+	var me *MismatchError
+	require.ErrorAs(t, truncated, &me)
+	require.EqualValues(t, 9, me.End)
+	for _, m := range []Mismatch{OffsetBelowInput, OffsetAboveInput} {
+		require.ErrorIs(t, &MismatchError{Mismatch: m}, ErrInput)
+		require.ErrorIs(t, &MismatchError{Mismatch: m}, m)
+	}
 
 	stalled := fmt.Errorf("recovering: %w", &RecoveryStalledError{Target: 4, Cause: kerr.OffsetOutOfRange})
 	require.ErrorIs(t, stalled, kerr.OffsetOutOfRange)
@@ -103,7 +110,8 @@ func TestErrorsAreFoundThroughTheirChains(t *testing.T) {
 
 func TestSentinelsAreToldApart(t *testing.T) {
 	all := []error{ErrFenced, ErrRevoked, ErrLost, ErrClosed, ErrNotJoined, ErrNotOwned, ErrUnknownOutcome, ErrRecordTooLarge,
-		ErrProducerConflict, ErrTruncated, ErrPartitionMismatch, ErrInput}
+		ErrProducerConflict, ErrPartitionMismatch, ErrInput,
+		OffsetMissing, OffsetAhead, OffsetBehind, OffsetBelowInput, OffsetAboveInput, InputRecreated, SourceAboveInput, SnapshotsTruncated, SnapshotsEmptied}
 	messages := make(map[string]bool)
 	for i, a := range all {
 		messages[a.Error()] = true

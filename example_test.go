@@ -83,16 +83,17 @@ func Example() {
 func ExamplePartition_Recover() {
 	cluster := kfake.MustCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
 	defer cluster.Close()
+	produce(cluster, "orders", "apple", "apple", "pear", "pear")
 
 	own(cluster, func(ctx context.Context, p *persistence.Partition) error {
 		err := p.Write(ctx,
-			persistence.Snapshot{Key: []byte("apple"), Value: []byte("2"), SourceOffset: 7},
-			persistence.Snapshot{Key: []byte("pear"), Value: []byte("1"), SourceOffset: 8},
+			persistence.Snapshot{Key: []byte("apple"), Value: []byte("2"), SourceOffset: 1},
+			persistence.Snapshot{Key: []byte("pear"), Value: []byte("1"), SourceOffset: 2},
 		)
 		if err != nil {
 			return err
 		}
-		return p.Delete(ctx, []byte("pear"), 9)
+		return p.Delete(ctx, []byte("pear"), 3)
 	})
 
 	own(cluster, func(ctx context.Context, p *persistence.Partition) error {
@@ -113,9 +114,9 @@ func ExamplePartition_Recover() {
 		return err
 	})
 	// Output:
-	// apple=2 as of event 7
-	// pear=1 as of event 8
-	// pear= as of event 9
+	// apple=2 as of event 1
+	// pear=1 as of event 2
+	// pear= as of event 3
 	// 3 snapshots, 1 deletion: map[apple:2]
 }
 

@@ -90,6 +90,7 @@ type groupCommit struct {
 	trace      *Trace
 	log        *slog.Logger
 	nonce      string // names this ownership's commits
+	inputID    string // the input topic's id, for the commits
 	inherited  string // the commit's metadata at the takeover
 	fatal      func(error)
 	inFlight   atomic.Int64

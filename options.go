@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -34,21 +35,24 @@ type config struct {
 	create           bool
 	replication      int16
 	topicConfigs     map[string]string
-	acceptTruncation bool
+	onMismatch       []mismatchChoice
+	recoveryMaxBytes int
+	uncopied         bool
 	logger           *slog.Logger
 	trace            Trace
 }
 
 func defaults() config {
 	return config{
-		commitInterval: 5 * time.Second,
-		maxWrites:      256,
-		maxBytes:       8 << 20,
-		stallTimeout:   3 * time.Minute,
-		recoveries:     8,
-		txnTimeout:     time.Minute,
-		replication:    -1,
-		logger:         slog.Default(),
+		commitInterval:   5 * time.Second,
+		maxWrites:        256,
+		maxBytes:         8 << 20,
+		stallTimeout:     3 * time.Minute,
+		recoveries:       8,
+		recoveryMaxBytes: 96 << 20,
+		txnTimeout:       time.Minute,
+		replication:      -1,
+		logger:           slog.Default(),
 	}
 }
 
@@ -119,10 +123,36 @@ func RecoveryStallTimeout(d time.Duration) Option {
 	return option(func(c *config) { c.stallTimeout = d })
 }
 
-// RecoveryConcurrency bounds how many partitions recover at the same time. At
-// least 1; the default is 8. Each holds at most four fetches of 4 MiB.
+// RecoveryConcurrency bounds how many partitions recover at the same time; of
+// those that wait the smallest goes first. At least 1; the default is 8.
 func RecoveryConcurrency(n int) Option {
 	return option(func(c *config) { c.recoveries = n })
+}
+
+// RecoveryMaxBytes bounds what all recoveries of the module together ask brokers
+// for and have not delivered yet; each of RecoveryConcurrency has an equal
+// share. A batch that is larger than a share is read all the same, since the
+// broker returns at least one, and compressed batches grow when they are decoded,
+// one after another. At least 256 KiB for each of RecoveryConcurrency; the
+// default is 96 MiB.
+func RecoveryMaxBytes(n int) Option {
+	return option(func(c *config) { c.recoveryMaxBytes = n })
+}
+
+const minRecoveryBytes = 256 << 10
+
+// fetchBytes is how much one fetch of a recovery asks for. A share holds one fetch
+// that is under way, one that is being decoded, and about as much decoded.
+func (c *config) fetchBytes() int32 {
+	return int32(min(c.recoveryMaxBytes/c.recoveries/3, 4<<20))
+}
+
+// UncopiedSnapshots makes Recover hand over slices of the fetched batches
+// instead of copies. It saves an allocation and a copy for each snapshot, and
+// suits a receiver that decodes the bytes and drops them: one that keeps a
+// slice keeps the whole batch in memory.
+func UncopiedSnapshots() Option {
+	return option(func(c *config) { c.uncopied = true })
 }
 
 // RevokeTimeout is how long the handlers of revoked partitions, all of them
@@ -151,12 +181,31 @@ func CreateSnapshotTopic(replication int16, configs map[string]string) Option {
 	return option(func(c *config) { c.create, c.replication, c.topicConfigs = true, replication, configs })
 }
 
-// AcceptTruncation lets a takeover go on although the snapshot partition has
-// lost acknowledged snapshots, which otherwise ends Run with a *TruncatedError.
-// Set it for one deployment, once the loss has been dealt with: the first commit
-// of the new owner vouches for the log as it then is.
-func AcceptTruncation() Option {
-	return option(func(c *config) { c.acceptTruncation = true })
+// OnMismatch says what a takeover does when the committed offset, the snapshots
+// and the input do not agree; each Mismatch says which choices it has in the
+// error, and which is the default: Fail wherever events or snapshots would be
+// lost, Resume for OffsetMissing, Accept for OffsetBehind. Whatever the choice,
+// it is logged, and told to Trace.Mismatch.
+//
+// Set anything else than the default for one deployment, once the cause has been
+// dealt with: the first commit of the new owner makes everything agree again.
+func OnMismatch(m Mismatch, c Choice) Option {
+	return option(func(cfg *config) { cfg.onMismatch = append(cfg.onMismatch, mismatchChoice{m, c}) })
+}
+
+type mismatchChoice struct {
+	mismatch Mismatch
+	choice   Choice
+}
+
+// choice is what to do about a mismatch.
+func (c *config) choice(m Mismatch) Choice {
+	for _, o := range slices.Backward(c.onMismatch) {
+		if o.mismatch == m {
+			return o.choice
+		}
+	}
+	return mismatches[m].choices[0]
 }
 
 // Logger receives what an operator wants to know: Info for changes of
@@ -205,6 +254,16 @@ func newConfig(opts []Option) (config, error) {
 	}
 	if c.recoveries < 1 {
 		fault("RecoveryConcurrency %d: at least 1 is allowed", c.recoveries)
+	}
+	if c.recoveryMaxBytes < minRecoveryBytes*c.recoveries {
+		fault("RecoveryMaxBytes %d: at least %d is allowed, %d for each of the RecoveryConcurrency of %d", c.recoveryMaxBytes, minRecoveryBytes*c.recoveries, minRecoveryBytes, c.recoveries)
+	}
+	for _, o := range c.onMismatch {
+		if !o.mismatch.known() {
+			fault("OnMismatch(%s, %v): there is no such mismatch", o.mismatch.String(), o.choice)
+		} else if allowed := mismatches[o.mismatch].choices; !slices.Contains(allowed, o.choice) {
+			fault("OnMismatch(%s, %v): %v are allowed", o.mismatch.String(), o.choice, allowed)
+		}
 	}
 	if c.txnTimeout < time.Second || c.txnTimeout > maxTransactionTimeout {
 		fault("TransactionTimeout %v: at least 1s and at most %v are allowed, and at most the broker's transaction.max.timeout.ms", c.txnTimeout, maxTransactionTimeout)

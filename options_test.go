@@ -59,7 +59,12 @@ func TestTheDefaultsAreThoseThatAreDocumented(t *testing.T) {
 	require.Equal(t, time.Minute, c.txnTimeout)
 	require.Equal(t, 22500*time.Millisecond, c.revokeTimeout, "half of kgo's default of 45 s")
 	require.False(t, c.create)
-	require.False(t, c.acceptTruncation)
+	require.Equal(t, 96<<20, c.recoveryMaxBytes)
+	require.EqualValues(t, 4<<20, c.fetchBytes())
+	require.False(t, c.uncopied)
+	for m := range mismatches {
+		require.Equal(t, mismatches[m].choices[0], c.choice(Mismatch(m)))
+	}
 	require.Equal(t, "in", c.user.topic)
 	require.Equal(t, "orders", c.user.group)
 	require.Nil(t, c.user.instanceID)
@@ -77,7 +82,7 @@ func TestOptionsReachTheConfiguration(t *testing.T) {
 	c, err := configOf(t, validOptions(t,
 		nil, // an optional option
 		CommitInterval(10*time.Millisecond), MaxWritesPerTransaction(1), MaxBytesPerTransaction(1), RecoveryStallTimeout(time.Millisecond),
-		RecoveryConcurrency(1), RevokeTimeout(time.Second), TransactionTimeout(time.Second), AcceptTruncation(), Logger(logger),
+		RecoveryConcurrency(1), RevokeTimeout(time.Second), TransactionTimeout(time.Second), OnMismatch(OffsetAhead, Resume), OnMismatch(OffsetAhead, Accept), RecoveryMaxBytes(300<<10), UncopiedSnapshots(), Logger(logger),
 		CreateSnapshotTopic(3, map[string]string{"segment.bytes": "1000"}),
 		WithTrace(Trace{GivenUp: func(GiveUpInfo) { called = true }}),
 		SnapshotTopic("A.b_c-9"),     // a later one replaces an earlier one
@@ -91,7 +96,10 @@ func TestOptionsReachTheConfiguration(t *testing.T) {
 	require.Equal(t, 1, c.recoveries)
 	require.Equal(t, time.Second, c.revokeTimeout)
 	require.Equal(t, time.Second, c.txnTimeout)
-	require.True(t, c.acceptTruncation)
+	require.Equal(t, Accept, c.choice(OffsetAhead))
+	require.Equal(t, Fail, c.choice(OffsetBelowInput))
+	require.EqualValues(t, 100<<10, c.fetchBytes())
+	require.True(t, c.uncopied)
 	require.True(t, c.create)
 	require.EqualValues(t, 3, c.replication)
 	require.Equal(t, map[string]string{"segment.bytes": "1000"}, c.topicConfigs)

@@ -148,7 +148,9 @@ func (m *Module) own(p *Partition) {
 		m.mu.Lock()
 		handler := m.mu.handler
 		m.mu.Unlock()
-		err = handler(p.handlerCtx, p)
+		if err = p.wipe(); err == nil {
+			err = handler(p.handlerCtx, p)
+		}
 		close(p.handlerDone)
 		m.handlerReturned(p, err)
 		p = m.retake(p)

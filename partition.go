@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -19,14 +20,16 @@ type Snapshot struct {
 	// SourceOffset is the offset of the last input event folded into Value,
 	// written into a header. Negative: not known, and no header is written.
 	SourceOffset int64
-	// Headers are the user's own. The names "persistence.source-offset" and
-	// "persistence.committable-offset" are taken.
+	// Headers are the user's own. The names "persistence.source-offset",
+	// "persistence.committable-offset" and "persistence.rebuild" are taken.
 	Headers []kgo.RecordHeader
 
 	// LogOffset and Timestamp are where and when the snapshot was written.
 	// Recover fills them in; a write ignores them.
 	LogOffset int64
 	Timestamp time.Time
+
+	rebuild bool // a tombstone of a rebuild
 }
 
 // Batch is what one transaction makes visible together, or not at all.
@@ -56,6 +59,10 @@ type Partition struct {
 	offsets offsets
 	inbox   inbox
 
+	recovery atomic.Pointer[RecoveryInfo] // the present or last one
+	inputEnd int64                        // at the takeover
+	rebuild  [][]byte                     // keys to delete before the handler starts
+
 	// ctx is the ownership's own: its I/O runs under it until it is over.
 	// takeoverCtx ends as soon as the ownership is to be given up, and
 	// handlerCtx when the handler must not go on.
@@ -82,6 +89,7 @@ type Partition struct {
 		kgoAt    int64     // where kgo starts to consume by itself
 		resume   position
 		looping  bool
+		polled   bool // the handler has asked for events
 	}
 }
 
@@ -282,7 +290,12 @@ func (p *Partition) Advance(r *kgo.Record) error {
 // The first Poll starts the fetching: before it, nothing is fetched. The
 // records are the caller's.
 func (p *Partition) Poll(ctx context.Context) ([]*kgo.Record, error) {
-	p.activate.Do(func() { p.m.onPoller(func() { p.m.startFetching(p) }) })
+	p.activate.Do(func() {
+		p.mu.Lock()
+		p.mu.polled = true
+		p.mu.Unlock()
+		p.m.onPoller(func() { p.m.startFetching(p) })
+	})
 	for {
 		if err := p.giveUpReason(); err != nil {
 			return nil, err

@@ -39,7 +39,7 @@ type Module struct {
 	snapshot         wire.Topic
 	snapshotMaxBytes atomic.Int32
 
-	recoveries chan struct{} // tokens of RecoveryConcurrency
+	recoveries *recoverySlots
 	poller     poller
 
 	mu struct {
@@ -52,6 +52,7 @@ type Module struct {
 		fences     map[int32]fenceCount
 		inputs     int // partitions of the input topic
 		snapshots  int
+		failed     error // what Run ends with
 	}
 	handlers sync.WaitGroup // added to with mu held, while not stopping
 	failure  chan error     // the first error that ends Run
@@ -74,7 +75,7 @@ func New(opts ...Option) (*Module, error) {
 		cfg:        cfg,
 		input:      wire.Topic{Name: cfg.user.topic},
 		snapshot:   wire.Topic{Name: cfg.snapshotTopic},
-		recoveries: make(chan struct{}, cfg.recoveries),
+		recoveries: newRecoverySlots(cfg.recoveries),
 		failure:    make(chan error, 1),
 		stop:       make(chan struct{}),
 		ending:     make(chan struct{}),
@@ -154,6 +155,7 @@ func (m *Module) Run(ctx context.Context, handler Handler) error {
 		if setup.Err() != nil {
 			return nil
 		}
+		m.failed(err)
 		return err
 	}
 
@@ -167,6 +169,7 @@ func (m *Module) Run(ctx context.Context, handler Handler) error {
 	case <-ctx.Done():
 	case <-m.stop:
 	case failure = <-m.failure:
+		m.failed(failure)
 		m.cfg.logger.Error("giving up all partitions", "topic", m.input.Name, "error", failure)
 	}
 	err := m.shutDown()
@@ -279,6 +282,13 @@ func (m *Module) fail(err error) {
 	default:
 		m.cfg.logger.Error("a further failure while giving up", "topic", m.input.Name, "error", err)
 	}
+}
+
+// failed notes for Health what Run ends with.
+func (m *Module) failed(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.failed = err
 }
 
 func (m *Module) only(partition int32) map[string][]int32 {

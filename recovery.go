@@ -1,28 +1,28 @@
 package persistence
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/kafkafence/persistence/internal/cursor"
 	"github.com/kafkafence/persistence/internal/format"
-	"github.com/kafkafence/persistence/internal/wire"
 )
 
 // Recovery delivers every snapshot committed below the high watermark that is
 // captured at its start, or an error. The target never moves.
 //
-//	capture log start and high watermark
+//	capture log start, high watermark and leader epoch
 //	until the position reaches the target
 //	  fetch (committed records, and the position behind everything returned)
 //	    progress: the stall deadline starts again
 //	    nothing, and the last stable offset has reached the target: done
 //	    nothing, and it has not: a transaction is open; ask again
+//	    another leader epoch: its log must still have the target
 //	    out of range: below the log start, begin again and let the receiver
 //	    forget; above the log end, the log was truncated
 //	  hand over what was read, while the next fetch is under way
@@ -33,10 +33,10 @@ import (
 // a read_committed reader takes for the end, the last stable offset: an open
 // transaction pins that below snapshots that are committed, and a recovery
 // bounded by it would miss them.
-
-// fetchBytes is how much a recovery asks for at a time. One fetch is under
-// way, one is decoded, one waits, and one is being handed over.
-const fetchBytes = 4 << 20
+//
+// Memory is bounded whatever the size of the topic: two answers of the leader
+// (one under way, one being decoded) and three decoded parts (one being made, one
+// waiting, one being handed over).
 
 // Recovered says what a recovery read.
 type Recovered struct {
@@ -53,7 +53,8 @@ type Recovered struct {
 // calls each for one after the other; a later snapshot of a key replaces an
 // earlier one, and a nil Value means that the key is gone. Snapshots that this
 // handle wrote before the call are included. The snapshot and its bytes are
-// the receiver's.
+// the receiver's to keep, and keep nothing else in memory (see
+// UncopiedSnapshots).
 //
 // When records that were not read yet are deleted from the log's start
 // meanwhile (DeleteRecords), what was delivered may hold keys that are gone:
@@ -61,10 +62,13 @@ type Recovered struct {
 //
 // Recover blocks until all is read. It waits for open transactions of others
 // on the snapshot partition, and rides out broker failures; after
-// RecoveryStallTimeout without progress it fails with a *RecoveryStalledError.
-// Other errors: that of each; ErrRevoked, ErrLost and ErrClosed as soon as the
+// RecoveryStallTimeout without progress, or at once where none can be made, it
+// fails with a *RecoveryStalledError, whose Diagnosis says why and what to do.
+// A *MismatchError says that the snapshots do not belong to the input. Other
+// errors: that of each; ErrRevoked, ErrLost and ErrClosed as soon as the
 // partition is to be given up; ctx's. After an error nothing is known to be
-// complete. At most RecoveryConcurrency recoveries run at a time.
+// complete. At most RecoveryConcurrency recoveries run at a time, the smallest
+// first, within RecoveryMaxBytes together.
 func (p *Partition) Recover(ctx context.Context, each func(Snapshot) error, forget func()) (Recovered, error) {
 	if each == nil || forget == nil {
 		return Recovered{}, errors.New("persistence: Recover: both functions are required")
@@ -76,26 +80,60 @@ func (p *Partition) Recover(ctx context.Context, each func(Snapshot) error, forg
 	defer cancel(nil)
 	defer context.AfterFunc(p.takeoverCtx, func() { cancel(context.Cause(p.takeoverCtx)) })()
 
+	latest := noPosition // source offset
 	r := p.m.newRecovery(p)
 	err := r.run(ctx, noPosition, func(rec *kgo.Record) error {
 		user, source, _ := format.SplitHeaders(rec.Headers)
-		return each(Snapshot{Key: rec.Key, Value: rec.Value, SourceOffset: source, Headers: user, LogOffset: rec.Offset, Timestamp: rec.Timestamp})
+		if format.IsRebuild(rec.Headers) {
+			latest = noPosition
+		}
+		latest = max(latest, source)
+		s := Snapshot{Key: rec.Key, Value: rec.Value, SourceOffset: source, Headers: user, LogOffset: rec.Offset, Timestamp: rec.Timestamp}
+		if !p.m.cfg.uncopied {
+			s.own()
+		}
+		return each(s)
 	}, forget)
+	if err == nil {
+		err = p.m.checkSources(ctx, p, latest)
+	}
+	if err != nil {
+		r.publish(err)
+	}
 	return r.stats, err
 }
 
-// committableOf reads the highest committable offset that the snapshots below
-// target give, or noPosition.
-func (m *Module) committableOf(ctx context.Context, p *Partition, target int64) (int64, error) {
-	highest := noPosition
-	r := m.newRecovery(p)
-	err := r.run(ctx, target, func(rec *kgo.Record) error {
-		if _, _, at := format.SplitHeaders(rec.Headers); at > highest {
-			highest = at
+// RecoverMap is Recover into a map: the newest snapshot of each key, without
+// the keys that are gone. All live keys are in memory then.
+func (p *Partition) RecoverMap(ctx context.Context) (map[string]Snapshot, Recovered, error) {
+	state := make(map[string]Snapshot)
+	stats, err := p.Recover(ctx, func(s Snapshot) error {
+		if s.Value == nil {
+			delete(state, string(s.Key))
+		} else {
+			state[string(s.Key)] = s
 		}
 		return nil
-	}, func() { highest = noPosition })
-	return highest, err
+	}, func() { clear(state) })
+	if err != nil {
+		return nil, stats, err
+	}
+	return state, stats, nil
+}
+
+// own gives the snapshot bytes of its own: what a fetch returned is one buffer,
+// and a single slice of it keeps all of it in memory.
+func (s *Snapshot) own() {
+	buf := make([]byte, 0, len(s.Key)+len(s.Value))
+	buf = append(buf, s.Key...)
+	key := buf[:len(s.Key):len(s.Key)]
+	if s.Value != nil {
+		s.Value = append(buf, s.Value...)[len(key):]
+	}
+	s.Key = key
+	for i := range s.Headers {
+		s.Headers[i].Value = bytes.Clone(s.Headers[i].Value)
+	}
 }
 
 // recovery is one run through a snapshot partition.
@@ -104,64 +142,51 @@ type recovery struct {
 	p     *Partition
 	stats Recovered
 	began time.Time
-	pos   int64 // of the delivery
-}
 
-// bounds of a log, -1 where unknown.
-type bounds struct{ start, stable, end int64 }
+	start  int64 // of the log, when the target was captured
+	stable int64
+	epoch  int32 // of the leader then
+	pos    int64 // of the delivery
+}
 
 func (m *Module) newRecovery(p *Partition) *recovery {
-	return &recovery{m: m, p: p, began: time.Now(), pos: noPosition, stats: Recovered{Target: noPosition}}
-}
-
-// delivery is what the fetcher hands over: records, or the order to forget, or
-// how it ended.
-type delivery struct {
-	records []*kgo.Record
-	bytes   int
-	pos     int64
-	forget  bool
-	done    bool
-	err     error
+	return &recovery{m: m, p: p, began: time.Now(), start: noPosition, pos: noPosition, epoch: noEpoch, stats: Recovered{Target: noPosition}}
 }
 
 // run reads up to target, or to the high watermark of now.
 func (r *recovery) run(ctx context.Context, target int64, each func(*kgo.Record) error, forget func()) (err error) {
-	select {
-	case r.m.recoveries <- struct{}{}:
-		defer func() { <-r.m.recoveries }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	r.began = time.Now()
+	r.publish(nil)
 	trace := &r.m.cfg.trace
 	defer func() {
 		r.stats.Took = time.Since(r.began)
+		info := r.publish(err)
 		if trace.RecoveryDone != nil && r.stats.Target >= 0 {
-			trace.RecoveryDone(r.info(err))
+			trace.RecoveryDone(*info)
 		}
 	}()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-
-	f := &fetcher{r: r, clock: newStall(r.m.cfg.stallTimeout, time.Now()), out: make(chan delivery, 1)}
-	if err := f.capture(ctx, target); err != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := r.capture(ctx, target); err != nil {
 		return err
 	}
-	if trace.RecoveryStarted != nil {
-		trace.RecoveryStarted(r.info(nil))
+	if !r.m.recoveries.enter(ctx, r.stats.Target-r.start) {
+		return context.Cause(ctx)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		f.run(ctx)
-	}()
-	defer func() {
-		cancel(nil)
-		<-ended
-	}()
-	progress := time.NewTicker(5 * time.Second)
+	defer r.m.recoveries.leave()
+	r.began = time.Now()
+	if trace.RecoveryStarted != nil {
+		trace.RecoveryStarted(*r.publish(nil))
+	}
+
+	var background sync.WaitGroup
+	defer background.Wait()
+	defer cancel()
+	f := newFetcher(r)
+	background.Go(func() { f.run(ctx) })
+	background.Go(func() { r.warnIfHeld(ctx) })
+	progress := time.NewTicker(progressInterval)
 	defer progress.Stop()
+	told := noPosition
 	for {
 		select {
 		case d := <-f.out:
@@ -180,21 +205,42 @@ func (r *recovery) run(ctx context.Context, target int64, each func(*kgo.Record)
 				if err := r.deliver(ctx, d, each); err != nil {
 					return err
 				}
+				r.publish(nil)
 			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-progress.C:
-			r.p.log.Info("recovering", "position", r.pos, "target", r.stats.Target, "records", r.stats.Records, "bytes", r.stats.Bytes, "for", time.Since(r.began).Round(time.Second))
+			info := r.publish(nil)
+			r.logProgress(info, told)
+			told = info.Position
 			if trace.RecoveryProgress != nil {
-				trace.RecoveryProgress(r.info(nil))
+				trace.RecoveryProgress(*info)
 			}
 		}
 	}
 }
 
-func (r *recovery) info(err error) RecoveryInfo {
-	return RecoveryInfo{Topic: r.m.snapshot.Name, Partition: r.p.id, Position: r.pos, Target: r.stats.Target, Records: r.stats.Records,
+// progressInterval is how often a recovery tells how far it is.
+const progressInterval = 5 * time.Second
+
+// logProgress tells how far a slow recovery is, compared with the last time.
+func (r *recovery) logProgress(info *RecoveryInfo, before int64) {
+	sofar := []any{"position", info.Position, "target", info.Target, "records", info.Records, "bytes", info.Bytes, "for", info.Took.Round(time.Second)}
+	if info.Position == before {
+		r.p.log.Info("recovery stands still", append(sofar, "fails_after", r.m.cfg.stallTimeout)...)
+		return
+	}
+	rate := func(n int64) int64 { return int64(float64(n) / info.Took.Seconds()) }
+	r.p.log.Info("recovering", append(sofar, "records_per_second", rate(info.Records), "bytes_per_second", rate(info.Bytes),
+		"estimate", info.Left().Round(time.Second))...)
+}
+
+// publish shows the state of the recovery to Health.
+func (r *recovery) publish(err error) *RecoveryInfo {
+	info := &RecoveryInfo{Topic: r.m.snapshot.Name, Partition: r.p.id, Start: r.start, Position: r.pos, Target: r.stats.Target, Records: r.stats.Records,
 		Tombstones: r.stats.Tombstones, Keyless: r.stats.Keyless, Bytes: r.stats.Bytes, Restarts: r.stats.Restarts, Took: time.Since(r.began), Err: err}
+	r.p.recovery.Store(info)
+	return info
 }
 
 func (r *recovery) deliver(ctx context.Context, d delivery, each func(*kgo.Record) error) error {
@@ -204,7 +250,7 @@ func (r *recovery) deliver(ctx context.Context, d delivery, each func(*kgo.Recor
 		if rec.Offset >= r.stats.Target {
 			break // appended since the target was captured
 		}
-		if err := ctx.Err(); err != nil {
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		if rec.Key == nil {
@@ -222,186 +268,67 @@ func (r *recovery) deliver(ctx context.Context, d delivery, each func(*kgo.Recor
 	return nil
 }
 
-// step is what follows from a fetch.
-type step int
-
-const (
-	onward  step = iota // the position moved
-	done                // everything below the target is read
-	waiting             // nothing to read yet
-	restart             // the log start overtook the position
-	cutOff              // the log ends below the target
-)
-
-// next decides what a fetch means that returned no error.
-func next(position, target int64, b cursor.Batch) step {
-	switch {
-	case b.Next >= target:
-		return done
-	case b.Next > position:
-		return onward
-	case b.LogStart > position:
-		return restart
-	case b.Empty && b.LastStableOffset >= target:
-		return done // the rest is compacted away
-	default:
-		return waiting
-	}
-}
-
-// outOfRange decides what OFFSET_OUT_OF_RANGE means, given the log's bounds as
-// read after it.
-func outOfRange(position, target int64, b bounds) step {
-	switch {
-	case b.start > position:
-		return restart
-	case b.end >= 0 && b.end < target:
-		return cutOff
-	default:
-		return waiting // a leader that has not caught up
-	}
-}
-
-// fetcher reads ahead of the delivery by one fetch.
-type fetcher struct {
-	r     *recovery
-	clock *stall
-	out   chan delivery
-}
-
-// bound limits one request, so that an unreachable broker leaves time
-// for another try within the stall deadline.
-func (f *fetcher) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, min(10*time.Second, max(f.clock.left(time.Now()), time.Millisecond)))
-}
-
 // capture fixes the target.
-func (f *fetcher) capture(ctx context.Context, target int64) error {
+func (r *recovery) capture(ctx context.Context, target int64) error {
+	clock := newStall(r.m.cfg.stallTimeout, time.Now())
 	for pause := 5 * time.Millisecond; ; pause = min(pause*2, time.Second) {
-		bounded, cancel := f.bound(ctx)
-		b, err := f.r.bounds(bounded)
+		bounded, cancel := clock.bound(ctx)
+		b, err := readBounds(bounded, r.m.reader, r.m.snapshot.Name, r.p.id)
 		cancel()
 		if err == nil {
 			if target == noPosition {
 				target = b.end
 			}
-			f.r.stats.Target, f.r.pos = target, b.start
-			if b.stable < target {
-				f.r.p.log.Warn("a transaction is open on the snapshot partition; recovery waits until it is over",
-					"last_stable_offset", b.stable, "high_watermark", b.end, "transaction", f.r.m.openTransactions(ctx, f.r.p.id))
-			}
+			r.stats.Target, r.pos, r.start, r.epoch, r.stable = target, b.start, b.start, b.epoch, b.stable
 			return nil
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		if isImpossible(err) {
-			return fmt.Errorf("persistence: recovery of partition %d of snapshot topic %s: %w", f.r.p.id, f.r.m.snapshot.Name, err)
+			return r.impossible(err)
 		}
-		if f.clock.left(time.Now()) <= 0 {
-			return f.r.stalled(ctx, f.clock, f.r.pos, err)
+		if clock.left(time.Now()) <= 0 {
+			return r.stalled(ctx, clock, r.pos, noBounds, err)
 		}
 		sleep(ctx, pause)
 	}
 }
 
-// bounds reads the log's bounds.
-func (r *recovery) bounds(ctx context.Context) (b bounds, err error) {
-	b = bounds{-1, -1, -1}
-	if b.start, err = wire.ListOffset(ctx, r.m.reader, r.m.snapshot.Name, r.p.id, wire.LogStart, false); err != nil {
-		return bounds{-1, -1, -1}, err
-	}
-	if b.end, err = wire.ListOffset(ctx, r.m.reader, r.m.snapshot.Name, r.p.id, wire.LogEnd, false); err != nil {
-		return bounds{b.start, -1, -1}, err
-	}
-	b.stable, err = wire.ListOffset(ctx, r.m.reader, r.m.snapshot.Name, r.p.id, wire.LogEnd, true)
-	return b, err
+func (r *recovery) impossible(err error) error {
+	return fmt.Errorf("persistence: recovery of partition %d of snapshot topic %s: %w", r.p.id, r.m.snapshot.Name, err)
 }
 
-// send hands over, and leaves the time that it takes out of the deadline.
-func (f *fetcher) send(ctx context.Context, d delivery) bool {
-	select {
-	case f.out <- d:
-	case <-ctx.Done():
-		return false
-	}
-	f.clock.progress(time.Now())
-	return true
-}
-
-func (f *fetcher) run(ctx context.Context) {
-	r := f.r
-	position, target := r.pos, r.stats.Target
-	if position >= target {
-		f.send(ctx, delivery{done: true, pos: position})
+// warnIfHeld says at once what a recovery will have to wait for.
+func (r *recovery) warnIfHeld(ctx context.Context) {
+	if r.stable >= r.stats.Target {
 		return
 	}
-	cur := cursor.New(r.m.reader, r.m.snapshot, r.p.id, fetchBytes)
-	defer cur.ReadAhead(ctx)()
-	var last error // of the requests since the last progress
-	pause := time.Duration(0)
-	for {
-		bounded, cancel := f.bound(ctx)
-		b, err := cur.Fetch(bounded, position)
-		cancel()
-		var s step
-		switch {
-		case err == nil:
-			s, last = next(position, target, b), nil
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, kerr.OffsetOutOfRange):
-			bounded, cancel := f.bound(ctx)
-			now, lookErr := r.bounds(bounded)
-			cancel()
-			s, last = waiting, err
-			if lookErr == nil {
-				b.LogStart = now.start
-				s = outOfRange(position, target, now)
-			}
-		case isImpossible(err) || errors.Is(err, cursor.ErrRecreated):
-			f.send(ctx, delivery{err: fmt.Errorf("persistence: recovery of partition %d of snapshot topic %s: %w", r.p.id, r.m.snapshot.Name, err)})
-			return
-		default:
-			s = waiting
-			if !errors.Is(err, cursor.ErrThrottled) {
-				last = err
-			}
-		}
-		switch s {
-		case done, onward:
-			pause = 0
-			if len(b.Records) > 0 || b.Next > position {
-				if !f.send(ctx, delivery{records: b.Records, bytes: b.Bytes, pos: b.Next}) {
-					return
-				}
-			}
-			position = b.Next
-			if s == done {
-				f.send(ctx, delivery{done: true, pos: max(position, target)})
-				return
-			}
-			continue
-		case restart:
-			r.p.log.Warn("the snapshot log's start overtook the recovery; starting over", "position", position, "log_start", b.LogStart)
-			if !f.send(ctx, delivery{forget: true}) {
-				return
-			}
-			position, pause = b.LogStart, 0
-			if position >= target {
-				f.send(ctx, delivery{done: true, pos: position})
-				return
-			}
-			continue
-		case cutOff:
-			f.send(ctx, delivery{err: r.stalled(ctx, f.clock, position, last)})
-			return
-		}
-		if f.clock.left(time.Now()) <= 0 {
-			f.send(ctx, delivery{err: r.stalled(ctx, f.clock, position, last)})
-			return
-		}
-		pause = min(max(pause*2, 2*time.Millisecond), 250*time.Millisecond)
-		sleep(ctx, min(pause, max(f.clock.left(time.Now()), 0)))
+	d := conclude(lookUp(ctx, r.m.reader, r.m.snapshot.Name, r.p.id, r.stats.Target, r.epoch))
+	if d.Condition == Readable || ctx.Err() != nil {
+		return // over meanwhile
 	}
+	r.p.log.Warn("the snapshot partition cannot be read up to its end yet; recovery waits", "target", r.stats.Target,
+		"last_stable_offset", d.LastStableOffset, "waits_at_most", r.m.cfg.stallTimeout, "condition", d.Condition, "diagnosis", d)
+}
+
+// stalled makes the error of a recovery that stands still. seen are the bounds
+// that the last fetch told, if it was answered.
+func (r *recovery) stalled(ctx context.Context, clock *stall, position int64, seen bounds, cause error) error {
+	f := lookUp(ctx, r.m.reader, r.m.snapshot.Name, r.p.id, r.stats.Target, r.epoch)
+	if f.bounds.end < 0 && seen.end >= 0 {
+		f.bounds = seen
+		f.notes = append(f.notes, "the log's bounds now; they are as of the last fetch")
+		if f.unreachable != nil {
+			f.notes = append(f.notes, f.unreachable.Error())
+			f.unreachable = nil
+		}
+	}
+	d := conclude(f)
+	if d.Condition == Readable {
+		d.Condition = ConditionUnknown
+		d.Finding += " now, and yet it was not"
+	}
+	return &RecoveryStalledError{Topic: r.m.snapshot.Name, Partition: r.p.id, Target: r.stats.Target, Position: position,
+		Stalled: clock.stalled(time.Now()), Diagnosis: d, Cause: cause}
 }

@@ -118,16 +118,19 @@ func TestRecoveryFailsWhenTheLogEndsBelowItsTarget(t *testing.T) {
 				var stalled *persistence.RecoveryStalledError
 				require.ErrorAs(w, err, &stalled)
 				require.Equal(w, real+10, stalled.Target)
-				require.Equal(w, real, stalled.HighWatermark)
-				require.Equal(w, real, stalled.LastStableOffset)
-				require.Zero(w, stalled.LogStart)
+				d := stalled.Diagnosis
+				require.Equal(w, persistence.LogTruncated, d.Condition)
+				require.Equal(w, real, d.LostFrom)
+				require.Equal(w, real, d.HighWatermark)
+				require.Equal(w, real, d.LastStableOffset)
+				require.Zero(w, d.LogStart)
 				if c.fault == nil {
 					require.Equal(w, real, stalled.Position)
 				} else {
 					require.Zero(w, stalled.Position)
 					require.ErrorIs(w, err, c.fault)
 				}
-				require.ErrorContains(w, err, "the log ends 10 offsets below the target")
+				require.ErrorContains(w, err, fmt.Sprintf("offsets %d to %d are gone from the log", real, real+9))
 				require.WithinDuration(w, began.Add(c.after), time.Now(), time.Second)
 			})
 		})
@@ -226,8 +229,13 @@ func TestAnOpenTransactionStallsARecoveryAtTheDeadline(t *testing.T) {
 		require.WithinDuration(w, began.Add(300*time.Millisecond), time.Now(), 50*time.Millisecond)
 		id, epoch, err := f.ProducerID(w.Ctx)
 		require.NoError(w, err)
-		require.Contains(w, stalled.Diagnosis, fmt.Sprintf("producer id %d epoch %d since offset 2", id, epoch))
-		require.Contains(w, stalled.Diagnosis, "transactional id "+f.ID)
+		d := stalled.Diagnosis
+		require.Equal(w, persistence.TransactionOpen, d.Condition)
+		require.Len(w, d.Transactions, 1)
+		require.Equal(w, id, d.Transactions[0].ProducerID)
+		require.Equal(w, epoch, d.Transactions[0].ProducerEpoch)
+		require.EqualValues(w, 2, d.Transactions[0].StartOffset)
+		require.Equal(w, f.ID, d.Transactions[0].TransactionalID)
 	})
 }
 
@@ -296,8 +304,8 @@ func TestAFailingLookUpDoesNotHideAStall(t *testing.T) {
 		silent bool // no answer at all
 		known  bool // the log's bounds can be read
 	}{
-		"the log's bounds":              {keys: []kmsg.Key{kmsg.ListOffsets}},
-		"the log's bounds, no answer":   {keys: []kmsg.Key{kmsg.ListOffsets}, silent: true},
+		"the log's bounds":              {keys: []kmsg.Key{kmsg.ListOffsets}, known: true},
+		"the log's bounds, no answer":   {keys: []kmsg.Key{kmsg.ListOffsets}, silent: true, known: true},
 		"the producers":                 {keys: []kmsg.Key{kmsg.DescribeProducers}, known: true},
 		"the producers, no answer":      {keys: []kmsg.Key{kmsg.DescribeProducers}, silent: true, known: true},
 		"the transactions":              {keys: []kmsg.Key{kmsg.ListTransactions}, known: true},
@@ -334,13 +342,14 @@ func TestAFailingLookUpDoesNotHideAStall(t *testing.T) {
 				require.EqualValues(w, 3, stalled.Target)
 				if c.known {
 					require.EqualValues(w, 2, stalled.Position)
-					require.EqualValues(w, 2, stalled.LastStableOffset)
-					require.EqualValues(w, 3, stalled.HighWatermark)
-					require.Contains(w, stalled.Diagnosis, "a transaction is open")
-					require.Contains(w, stalled.Diagnosis, "not known")
+					require.EqualValues(w, 2, stalled.Diagnosis.LastStableOffset)
+					require.EqualValues(w, 3, stalled.Diagnosis.HighWatermark)
+					require.Equal(w, persistence.TransactionOpen, stalled.Diagnosis.Condition)
+					require.NotEmpty(w, stalled.Diagnosis.Notes)
 				} else {
-					require.EqualValues(w, -1, stalled.HighWatermark)
-					require.Error(w, stalled.Cause)
+					d := stalled.Diagnosis
+					require.EqualValues(w, -1, d.HighWatermark)
+					require.True(w, d.Condition == persistence.LeaderUnreachable || d.Condition == persistence.ConditionUnknown && len(d.Notes) > 0, d)
 				}
 				require.Less(w, time.Since(*began.Load()), 30*time.Second)
 			})

@@ -22,6 +22,7 @@ import (
 //	offset fetch      stable: nothing can change it any more but this owner
 //	high watermark    captured after both, so that it covers every snapshot
 //	                  that the committed offset counts on
+//	reconcile         committed offset, snapshots and input log must agree
 //
 // Recovery reads up to a high watermark that is captured no earlier.
 
@@ -77,38 +78,26 @@ func (m *Module) takeOver(p *Partition) error {
 	if err != nil {
 		return err
 	}
-	var start, end int64
-	err = p.persist(ctx, "looking up the snapshot log", func() (err error) {
-		if start, err = wire.ListOffset(ctx, m.reader, m.snapshot.Name, p.id, wire.LogStart, false); err != nil {
+	facts := takeoverFacts{committed: last, inputID: format.TopicID(m.input.ID)}
+	err = p.persist(ctx, "looking up the logs", func() (err error) {
+		if facts.snapshots, err = m.span(ctx, m.snapshot.Name, p.id); err != nil {
 			return err
 		}
-		end, err = wire.ListOffset(ctx, m.reader, m.snapshot.Name, p.id, wire.LogEnd, false)
+		facts.inputLog, err = m.span(ctx, m.input.Name, p.id)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := m.checkTruncation(p, last, end); err != nil {
+	plan, err := m.agree(p, facts)
+	if err != nil {
 		return err
 	}
-
-	resume, from := position{last.Offset, last.Epoch}, "committed"
-	if last.Offset < 0 && end > start {
-		// Not under the takeover's deadline: reading has its own.
-		at, err := m.committableOf(p.takeoverCtx, p, end)
-		if err != nil {
-			return err
-		}
-		resume, from = position{at, -1}, "snapshots"
-		if at >= 0 {
-			p.log.Warn("no committed offset, but snapshots: resuming from the highest committable offset that they give", "offset", at)
-		}
-	}
+	resume := plan.resume
 	if resume.offset < 0 {
-		from = "start policy"
 		err := p.persist(ctx, "resolving the start offset", func() error {
 			at, err := m.startOffset(ctx, p.id)
-			resume = position{at, -1}
+			resume = position{at, noEpoch}
 			return err
 		})
 		if err != nil {
@@ -123,7 +112,7 @@ func (m *Module) takeOver(p *Partition) error {
 		return context.Cause(p.takeoverCtx)
 	}
 	p.mu.Lock()
-	p.mu.resume = resume
+	p.mu.resume, p.inputEnd = resume, facts.inputLog.end
 	p.mu.Unlock()
 	p.offsets.start(resume)
 	p.commit = &groupCommit{
@@ -131,13 +120,13 @@ func (m *Module) takeOver(p *Partition) error {
 		maxWrites: m.cfg.maxWrites, maxBytes: m.cfg.maxBytes,
 		patience: m.cfg.txnTimeout, fenceWait: ownershipWait(m.cfg.user.heartbeatInterval, m.cfg.user.serverSide),
 		broker: m.newBroker(p), queue: p.queue, offsets: &p.offsets, trace: &m.cfg.trace, log: p.log,
-		nonce: nonce(), inherited: last.Metadata, end: end, exclusive: newGate(),
+		nonce: nonce(), inputID: facts.inputID, inherited: last.Metadata, end: facts.snapshots.end, exclusive: newGate(),
 		fatal: func(err error) { m.fenced(p, err) },
 	}
 	info := TakeoverInfo{Topic: m.input.Name, Partition: p.id, Generation: m.member().Generation,
-		Resume: resume.offset, ResumeFrom: from, HighWatermark: end, Took: time.Since(began)}
-	p.log.Info("partition taken over", "generation", info.Generation, "resume", info.Resume, "from", from,
-		"snapshot_end", end, "took", info.Took)
+		Resume: resume.offset, ResumeFrom: plan.from, HighWatermark: facts.snapshots.end, Took: time.Since(began)}
+	p.log.Info("partition taken over", "generation", info.Generation, "resume", info.Resume, "from", plan.from,
+		"snapshot_end", facts.snapshots.end, "took", info.Took)
 	if m.cfg.trace.TakenOver != nil {
 		m.cfg.trace.TakenOver(info)
 	}
@@ -163,29 +152,6 @@ func (p *Partition) persist(ctx context.Context, what string, try func() error) 
 		}
 		return fmt.Errorf("persistence: taking over partition %d of %s: %s: %w", p.id, p.m.input.Name, what, err)
 	}
-}
-
-// checkTruncation refuses a snapshot partition that lost what the group's last
-// commit vouches for.
-func (m *Module) checkTruncation(p *Partition, last wire.Committed, end int64) error {
-	if last.Offset < 0 {
-		return nil
-	}
-	meta, ok := format.ParseMetadata(last.Metadata)
-	if !ok {
-		p.log.Warn("the committed offset was not written by this library, so it cannot vouch for the snapshots; was it reset?",
-			"offset", last.Offset, "metadata", last.Metadata)
-		return nil
-	}
-	if end >= meta.End {
-		return nil
-	}
-	err := &TruncatedError{Topic: m.snapshot.Name, Partition: p.id, End: meta.End, HighWatermark: end}
-	if m.cfg.acceptTruncation {
-		p.log.Error("going on without lost snapshots, as AcceptTruncation says", "error", err)
-		return nil
-	}
-	return err
 }
 
 // startOffset resolves the user's start policy to a number.

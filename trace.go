@@ -9,6 +9,9 @@ import "time"
 type Trace struct {
 	// TakenOver is called when an ownership is ready, before its handler.
 	TakenOver func(TakeoverInfo)
+	// Mismatch is called for each disagreement that a takeover or a recovery
+	// finds between committed offset, snapshots and input.
+	Mismatch func(MismatchInfo)
 	// GivenUp is called when an ownership is over.
 	GivenUp func(GiveUpInfo)
 	// RecoveryStarted, RecoveryProgress (every 5 s) and RecoveryDone follow
@@ -38,9 +41,15 @@ type TakeoverInfo struct {
 	Partition     int32
 	Generation    int32
 	Resume        int64  // the input offset that processing resumes from
-	ResumeFrom    string // "committed", "snapshots" or "start policy"
+	ResumeFrom    string // "committed", "snapshots", "start policy" or "input start"
 	HighWatermark int64  // of the snapshot partition
 	Took          time.Duration
+}
+
+// MismatchInfo describes a mismatch and what is done about it.
+type MismatchInfo struct {
+	*MismatchError
+	Choice Choice
 }
 
 // GiveUpInfo describes the end of an ownership. Reason is ErrRevoked, ErrLost,
@@ -56,8 +65,9 @@ type GiveUpInfo struct {
 type RecoveryInfo struct {
 	Topic      string // snapshot topic
 	Partition  int32
+	Start      int64 // of the log when the recovery began; -1: not known yet
 	Position   int64
-	Target     int64
+	Target     int64 // -1: not known yet
 	Records    int64 // delivered
 	Tombstones int64 // of them, deletions
 	Keyless    int64 // skipped
@@ -65,6 +75,15 @@ type RecoveryInfo struct {
 	Restarts   int   // times the log start overtook the position
 	Took       time.Duration
 	Err        error
+}
+
+// Left estimates the time that is left from the offsets passed so far, 0 where
+// there is nothing to go by. Offsets are not records: a compacted log has gaps.
+func (i RecoveryInfo) Left() time.Duration {
+	if i.Position <= i.Start || i.Target <= i.Position {
+		return 0
+	}
+	return time.Duration(float64(i.Took) * float64(i.Target-i.Position) / float64(i.Position-i.Start))
 }
 
 // TransactionInfo describes one group-committed transaction.

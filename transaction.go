@@ -61,7 +61,7 @@ func (g *groupCommit) attempt(ctx context.Context, batch []*write, deadline time
 	}
 	g.sequence++
 	a.name = strconv.FormatInt(g.sequence, 36)
-	pos := wire.Position{Offset: a.pos.offset, Epoch: a.pos.epoch, Metadata: format.Metadata{End: a.end, Owner: g.nonce, Transaction: a.name}.String()}
+	pos := wire.Position{Offset: a.pos.offset, Epoch: a.pos.epoch, Metadata: format.Metadata{End: a.end, Owner: g.nonce, Transaction: a.name, Input: g.inputID}.String()}
 
 	bounded, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -115,7 +115,7 @@ func (g *groupCommit) live(a *attempt) (wire.Member, bool) {
 // position is what a commit outside of a transaction carries now.
 func (g *groupCommit) position() wire.Position {
 	at := g.offsets.committable()
-	return wire.Position{Offset: at.offset, Epoch: at.epoch, Metadata: format.Metadata{End: g.end, Owner: g.nonce}.String()}
+	return wire.Position{Offset: at.offset, Epoch: at.epoch, Metadata: format.Metadata{End: g.end, Owner: g.nonce, Input: g.inputID}.String()}
 }
 
 // joined reports whether the coordinator would check the membership: against an
@@ -302,8 +302,11 @@ func (g *groupCommit) records(batch []*write, committable int64) []*kgo.Record {
 	for _, w := range batch {
 		for i := range w.snapshots {
 			s := &w.snapshots[i]
-			block = append(block, kgo.Record{Topic: g.snapshots, Partition: g.partition, Key: s.Key, Value: s.Value,
-				Headers: format.AppendHeaders(s.Headers, s.SourceOffset, committable)})
+			headers := format.AppendHeaders(s.Headers, s.SourceOffset, committable)
+			if s.rebuild {
+				headers = format.AppendRebuild(headers)
+			}
+			block = append(block, kgo.Record{Topic: g.snapshots, Partition: g.partition, Key: s.Key, Value: s.Value, Headers: headers})
 			records = append(records, &block[len(block)-1])
 		}
 		for _, o := range w.outputs {

@@ -98,7 +98,7 @@ func TestAnIdleCommitStillVouchesForTheSnapshots(t *testing.T) {
 	require.Equal(w, w.End(w.State, 0), meta.End)
 	require.Empty(w, meta.Transaction)
 	w.Recreate(w.State)
-	require.ErrorIs(w, w.Start(false).Wait(), persistence.ErrTruncated)
+	require.ErrorIs(w, w.Start(false).Wait(), persistence.SnapshotsTruncated)
 }
 
 // Only the partitions that lost something are the trouble, and the error says
@@ -118,11 +118,11 @@ func TestATruncationIsReportedForItsPartition(t *testing.T) {
 	require.NoError(w, c.DeleteTopic(w.State))
 	require.NoError(w, c.CreateTopic(w.State, 3, map[string]string{"cleanup.policy": "compact"}))
 	err := w.Start(false).Wait()
-	var truncated *persistence.TruncatedError
+	var truncated *persistence.MismatchError
 	require.ErrorAs(w, err, &truncated)
 	require.EqualValues(w, 1, truncated.Partition)
-	require.EqualValues(w, 2, truncated.End)
-	require.Zero(w, truncated.HighWatermark)
+	require.EqualValues(w, 2, truncated.VouchedEnd)
+	require.Zero(w, truncated.End)
 	for id := range int32(3) {
 		require.EqualValues(w, 1, w.Committed(id).Offset)
 	}
@@ -138,6 +138,6 @@ func TestAnOffsetCommittedByOthersIsAWarningAndNoTruncation(t *testing.T) {
 	book := w.Book()
 	m := w.Start(false, persistence.Logger(book.Logger()))
 	require.Empty(w, m.Own().State)
-	require.True(w, book.Has("level=WARN", "was not written by this library"))
+	require.True(w, book.Has("level=WARN", "mismatch=OffsetBehind"))
 	require.NoError(w, m.Stop())
 }

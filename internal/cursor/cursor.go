@@ -9,7 +9,6 @@ package cursor
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -30,8 +29,11 @@ type Cursor struct {
 	partition int32
 	maxBytes  int32
 	leader    int32
+	epoch     int32 // of the leader
 	known     bool
 	inflate   kgo.Decompressor
+
+	rest *response // of the last answer, not decoded yet
 
 	aheadCtx context.Context // nil: no reading ahead
 	ahead    *request
@@ -41,8 +43,15 @@ type Cursor struct {
 type request struct {
 	position int64
 	done     chan struct{}
-	raw      *kmsg.FetchResponseTopicPartition
+	answer   *response
 	err      error
+}
+
+// response is a leader's answer, and who gave it.
+type response struct {
+	*kmsg.FetchResponseTopicPartition
+	leader, epoch int32
+	position      int64 // what was asked for, then how far it was decoded
 }
 
 // New returns a cursor that asks for about maxBytes a fetch.
@@ -64,16 +73,19 @@ func (c *Cursor) ReadAhead(ctx context.Context) (stop func()) {
 	}
 }
 
-// Batch is what one fetch returned.
+// Batch is a part of what the leader returned.
 type Batch struct {
 	Records []*kgo.Record // committed records; their bytes are the caller's
-	Next    int64         // the position after everything the fetch returned
+	Next    int64         // the position after everything in the part
 	Bytes   int           // as they came over the wire
 	Empty   bool          // the broker had nothing at or after the position
 
 	HighWatermark    int64
 	LastStableOffset int64
 	LogStart         int64
+
+	Leader int32 // broker id
+	Epoch  int32 // leader epoch, -1: the brokers do not tell
 }
 
 // ErrThrottled is returned when the broker answered without looking, as it
@@ -84,49 +96,64 @@ var ErrThrottled = errors.New("the broker delayed the fetch to enforce a quota")
 // cursor's topic id was looked up: what was read belongs to a log that is gone.
 var ErrRecreated = errors.New("the topic was deleted and created again while it was read")
 
-// Fetch asks the leader once for what follows position, without waiting for
-// more to be written. After an error the leader is looked up anew next time.
+// Fetch returns what follows position, without waiting for more to be written.
+// It decodes an answer of the leader part by part, so that what a batch inflates
+// to is in memory for one part at a time, and asks again when it has
+// returned all of it. After an error the leader is looked up anew next time.
 func (c *Cursor) Fetch(ctx context.Context, position int64) (Batch, error) {
 	b, err := c.fetch(ctx, position)
 	if err != nil {
-		c.known = false
+		c.known, c.rest = false, nil
 	}
 	return b, err
 }
 
 func (c *Cursor) fetch(ctx context.Context, position int64) (Batch, error) {
-	rp, err := c.next(ctx, position)
-	if err != nil {
-		return Batch{}, err
+	rp := c.rest
+	c.rest = nil
+	if rp == nil || rp.position != position {
+		var err error
+		if rp, err = c.next(ctx, position); err != nil {
+			return Batch{}, err
+		}
+		if after := lastOffset(rp.RecordBatches) + 1; c.aheadCtx != nil && after > position && after < rp.LastStableOffset {
+			c.ahead = c.send(after)
+		}
 	}
-	if after := lastOffset(rp.RecordBatches) + 1; c.aheadCtx != nil && after > position && after < rp.LastStableOffset {
-		c.ahead = c.send(after)
-	}
+	part, rest := split(rp.RecordBatches)
 	b := Batch{
-		Bytes:            len(rp.RecordBatches),
-		Empty:            len(rp.RecordBatches) == 0,
+		Bytes:            len(part),
+		Empty:            len(part) == 0,
 		HighWatermark:    rp.HighWatermark,
 		LastStableOffset: rp.LastStableOffset,
 		LogStart:         rp.LogStartOffset,
+		Leader:           rp.leader,
+		Epoch:            rp.epoch,
 	}
+	rp.RecordBatches = part
 	opts := kgo.ProcessFetchPartitionOpts{Offset: position, IsolationLevel: kgo.ReadCommitted(), Topic: c.topic.Name, Partition: c.partition}
-	fp, next := kgo.ProcessFetchPartition(opts, rp, c.inflate, nil)
+	fp, next := kgo.ProcessFetchPartition(opts, rp.FetchResponseTopicPartition, c.inflate, nil)
 	if fp.Err != nil {
 		return Batch{}, fmt.Errorf("the batch after offset %d cannot be read: %w", position, fp.Err)
 	}
 	b.Records, b.Next = fp.Records, max(next, position)
+	if len(rest) > 0 && b.Next > position {
+		rp.AbortedTransactions = stillAborted(rp.AbortedTransactions, part)
+		rp.RecordBatches, rp.position = rest, b.Next
+		c.rest = rp
+	}
 	return b, nil
 }
 
 // next returns what was asked for ahead, if it was for this position, or asks
 // now.
-func (c *Cursor) next(ctx context.Context, position int64) (*kmsg.FetchResponseTopicPartition, error) {
+func (c *Cursor) next(ctx context.Context, position int64) (*response, error) {
 	if ahead := c.ahead; ahead != nil {
 		c.ahead = nil
 		if ahead.position == position {
 			select {
 			case <-ahead.done:
-				return ahead.raw, ahead.err
+				return ahead.answer, ahead.err
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
@@ -137,27 +164,29 @@ func (c *Cursor) next(ctx context.Context, position int64) (*kmsg.FetchResponseT
 			return nil, err
 		}
 	}
-	return c.ask(ctx, c.leader, position)
+	return c.ask(ctx, c.leader, c.epoch, position)
 }
 
 // send asks for a position in the background.
 func (c *Cursor) send(position int64) *request {
 	r := &request{position: position, done: make(chan struct{})}
-	leader := c.leader
+	leader, epoch := c.leader, c.epoch
 	go func() {
 		defer close(r.done)
-		r.raw, r.err = c.ask(c.aheadCtx, leader, position)
+		r.answer, r.err = c.ask(c.aheadCtx, leader, epoch, position)
 	}()
 	return r
 }
 
-func (c *Cursor) ask(ctx context.Context, leader int32, position int64) (*kmsg.FetchResponseTopicPartition, error) {
+// ask sends one fetch. It carries the leader epoch that the cursor knows, and a
+// leader of another one refuses it.
+func (c *Cursor) ask(ctx context.Context, leader, epoch int32, position int64) (*response, error) {
 	r := kmsg.NewPtrFetchRequest()
 	r.MinBytes, r.MaxBytes, r.IsolationLevel, r.SessionEpoch = 1, c.maxBytes, 1, -1
 	t := kmsg.NewFetchRequestTopic()
 	t.Topic, t.TopicID = c.topic.Name, c.topic.ID
 	p := kmsg.NewFetchRequestTopicPartition()
-	p.Partition, p.FetchOffset, p.PartitionMaxBytes = c.partition, position, c.maxBytes
+	p.Partition, p.FetchOffset, p.PartitionMaxBytes, p.CurrentLeaderEpoch = c.partition, position, c.maxBytes, epoch
 	t.Partitions = append(t.Partitions, p)
 	r.Topics = append(r.Topics, t)
 	kresp, err := c.cl.Broker(int(leader)).Request(ctx, r)
@@ -172,7 +201,7 @@ func (c *Cursor) ask(ctx context.Context, leader int32, position int64) (*kmsg.F
 		return nil, ErrThrottled
 	}
 	rp := &resp.Topics[0].Partitions[0]
-	return rp, kerr.ErrorForCode(rp.ErrorCode)
+	return &response{rp, leader, epoch, position}, kerr.ErrorForCode(rp.ErrorCode)
 }
 
 // Fate is what became of a record that was produced in a transaction.
@@ -202,7 +231,7 @@ func (c *Cursor) Fate(ctx context.Context, offset int64) (Fate, error) {
 		fate  Fate
 	}{{kgo.ReadCommitted(), Committed}, {kgo.ReadUncommitted(), Aborted}} {
 		opts := kgo.ProcessFetchPartitionOpts{Offset: offset, IsolationLevel: seen.level, Topic: c.topic.Name, Partition: c.partition}
-		fp, _ := kgo.ProcessFetchPartition(opts, rp, c.inflate, nil)
+		fp, _ := kgo.ProcessFetchPartition(opts, rp.FetchResponseTopicPartition, c.inflate, nil)
 		if fp.Err != nil {
 			return Open, fmt.Errorf("the batch at offset %d cannot be read: %w", offset, fp.Err)
 		}
@@ -211,29 +240,6 @@ func (c *Cursor) Fate(ctx context.Context, offset int64) (Fate, error) {
 		}
 	}
 	return Gone, nil
-}
-
-// lastOffset finds the last offset of the complete batches in a response by
-// their headers alone, or -1. It is only a guess at where to read on: what the
-// position is, decoding says.
-func lastOffset(in []byte) int64 {
-	const (
-		lengthAt    = 8
-		magicAt     = 16
-		lastDeltaAt = 23
-		header      = 61
-	)
-	last := int64(-1)
-	for len(in) >= header && in[magicAt] == 2 {
-		base := int64(binary.BigEndian.Uint64(in))
-		size := int(int32(binary.BigEndian.Uint32(in[lengthAt:]))) + lengthAt + 4
-		if size < header || size > len(in) {
-			break
-		}
-		last = base + int64(int32(binary.BigEndian.Uint32(in[lastDeltaAt:])))
-		in = in[size:]
-	}
-	return last
 }
 
 // locate asks for the partition's leader, past kgo's cache of it.
@@ -261,7 +267,7 @@ func (c *Cursor) locate(ctx context.Context) error {
 				return kerr.LeaderNotAvailable
 			}
 			c.topic.ID = t.TopicID // for a cursor that was made with the name alone
-			c.leader, c.known = p.Leader, true
+			c.leader, c.epoch, c.known = p.Leader, p.LeaderEpoch, true
 			return nil
 		}
 	}

@@ -4,6 +4,8 @@
 package format
 
 import (
+	"encoding/base64"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,6 +21,9 @@ const (
 	// CommittableOffset is the input offset that the snapshot's own
 	// transaction committed: where its partition can safely resume.
 	CommittableOffset = "persistence.committable-offset"
+	// Rebuild marks the tombstones of a rebuild: the offsets in the headers of
+	// earlier records count no more.
+	Rebuild = "persistence.rebuild"
 )
 
 // Unknown stands for an offset that a record does not carry.
@@ -35,6 +40,16 @@ func AppendHeaders(user []kgo.RecordHeader, source, committable int64) []kgo.Rec
 	return append(hs, kgo.RecordHeader{Key: CommittableOffset, Value: strconv.AppendInt(nil, committable, 10)})
 }
 
+// AppendRebuild marks a tombstone of a rebuild.
+func AppendRebuild(hs []kgo.RecordHeader) []kgo.RecordHeader {
+	return append(hs, kgo.RecordHeader{Key: Rebuild, Value: []byte("1")})
+}
+
+// IsRebuild reports whether the record is a tombstone of a rebuild.
+func IsRebuild(hs []kgo.RecordHeader) bool {
+	return slices.ContainsFunc(hs, func(h kgo.RecordHeader) bool { return h.Key == Rebuild })
+}
+
 // SplitHeaders is the inverse of AppendHeaders: the user's own headers, and
 // the two offsets, each Unknown where it is missing or not a number. The last
 // header of a name counts.
@@ -46,6 +61,7 @@ func SplitHeaders(hs []kgo.RecordHeader) (user []kgo.RecordHeader, source, commi
 			source = offset(hs[i].Value)
 		case CommittableOffset:
 			committable = offset(hs[i].Value)
+		case Rebuild:
 		default:
 			user = append(user, hs[i])
 		}
@@ -54,7 +70,9 @@ func SplitHeaders(hs []kgo.RecordHeader) (user []kgo.RecordHeader, source, commi
 }
 
 // Reserved reports whether a header name belongs to the library.
-func Reserved(name string) bool { return name == SourceOffset || name == CommittableOffset }
+func Reserved(name string) bool {
+	return name == SourceOffset || name == CommittableOffset || name == Rebuild
+}
 
 func offset(text []byte) int64 {
 	n, err := strconv.ParseInt(string(text), 10, 64)
@@ -76,12 +94,23 @@ type Metadata struct {
 	// for its owner; empty for a commit outside of one. It is how a lost
 	// EndTxn reply is settled.
 	Transaction string
+	// Input is the input topic's id as TopicID writes it; empty where the
+	// brokers have none.
+	Input string
+}
+
+// TopicID writes a topic id in metadata; empty for none.
+func TopicID(id [16]byte) string {
+	if id == [16]byte{} {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString(id[:])
 }
 
 const metadataV1 = "persistence:1"
 
 // String encodes the metadata, for example
-// "persistence:1;end=42;own=1h2k9q;txn=7".
+// "persistence:1;end=42;own=1h2k9q;txn=7;in=AAAAAAAAQACAAAAAAAAAAQ".
 func (m Metadata) String() string {
 	b := make([]byte, 0, 64)
 	b = append(b, metadataV1...)
@@ -94,6 +123,10 @@ func (m Metadata) String() string {
 	if m.Transaction != "" {
 		b = append(b, ";txn="...)
 		b = append(b, m.Transaction...)
+	}
+	if m.Input != "" {
+		b = append(b, ";in="...)
+		b = append(b, m.Input...)
 	}
 	return string(b)
 }
@@ -115,6 +148,8 @@ func ParseMetadata(s string) (m Metadata, ok bool) {
 			m.Owner = value
 		case "txn":
 			m.Transaction = value
+		case "in":
+			m.Input = value
 		}
 	}
 	return m, m.End != Unknown

@@ -60,7 +60,7 @@ func foreignTransaction(end kgo.TransactionEndTry) func(w *World) {
 			RecoveryDone: func(persistence.RecoveryInfo) { early.Store(early.Load() || !resolved.Load()) },
 		}))
 		w.Eventually("a warning names the transaction", func() bool {
-			return book.Has("level=WARN", "a transaction is open on the snapshot partition", "transactional id "+f.ID)
+			return book.Has("level=WARN", `condition="transaction open"`, f.ID)
 		})
 		resolved.Store(true)
 		f.End(end)
@@ -201,7 +201,7 @@ func tombstonesAndKeyless(w *World) {
 	require.EqualValues(w, 1, o.Recovered.Keyless)
 	require.EqualValues(w, 1, o.Recovered.Tombstones)
 	require.EqualValues(w, 3, o.Recovered.Records)
-	require.NoError(w, o.Delete(w.Ctx, []byte("b"), 7))
+	require.NoError(w, o.Delete(w.Ctx, []byte("b"), -1))
 	require.NoError(w, m.Stop())
 
 	m = w.Start(false)
@@ -214,12 +214,12 @@ func tombstonesAndKeyless(w *World) {
 // A user's headers come back without the library's own; a record that another
 // program wrote has no source offset.
 func headersComeBack(w *World) {
-	w.Produce(0, "e")
+	w.Produce(0, "1", "2", "3", "4", "5")
 	headers := []kgo.RecordHeader{{Key: "codec", Value: []byte("json")}, {Key: "codec", Value: nil}}
 	m := w.Start(false)
 	o := m.Own()
 	require.NoError(w, o.Write(w.Ctx,
-		persistence.Snapshot{Key: []byte("mine"), Value: []byte("1"), SourceOffset: 41, Headers: headers},
+		persistence.Snapshot{Key: []byte("mine"), Value: []byte("1"), SourceOffset: 4, Headers: headers},
 		persistence.Snapshot{Key: []byte("unknown"), Value: []byte("1"), SourceOffset: -1}))
 	require.NoError(w, m.Stop())
 	w.Settle()
@@ -234,7 +234,7 @@ func headersComeBack(w *World) {
 	}, nil)
 	require.ErrorIs(w, m.Wait(), ErrDone)
 	require.Equal(w, headers, got["mine"].Headers)
-	require.EqualValues(w, 41, got["mine"].SourceOffset)
+	require.EqualValues(w, 4, got["mine"].SourceOffset)
 	require.EqualValues(w, -1, got["unknown"].SourceOffset)
 	require.Empty(w, got["unknown"].Headers)
 	require.EqualValues(w, -1, got["theirs"].SourceOffset)
@@ -350,15 +350,25 @@ func transactionNeverEnds(w *World) {
 	var stalled *persistence.RecoveryStalledError
 	require.ErrorAs(w, err, &stalled)
 	require.Equal(w, open, stalled.Position)
-	require.Equal(w, open, stalled.LastStableOffset)
 	require.Equal(w, open+2, stalled.Target)
-	require.Equal(w, open+2, stalled.HighWatermark)
+	d := stalled.Diagnosis
+	require.Equal(w, persistence.TransactionOpen, d.Condition)
+	require.Equal(w, open, d.LastStableOffset)
+	require.Equal(w, open+2, d.HighWatermark)
 	require.GreaterOrEqual(w, stalled.Stalled, 2*time.Second)
 	id, epoch, err := f.ProducerID(w.Ctx)
 	require.NoError(w, err)
-	require.Contains(w, stalled.Error(), fmt.Sprintf("producer id %d epoch %d since offset %d", id, epoch, open))
-	require.Contains(w, stalled.Error(), "transactional id "+f.ID)
-	require.Contains(w, stalled.Error(), "kafka-transactions.sh")
+	require.Len(w, d.Transactions, 1)
+	held := d.Transactions[0]
+	require.Equal(w, f.ID, held.TransactionalID)
+	require.Equal(w, id, held.ProducerID)
+	require.Equal(w, epoch, held.ProducerEpoch)
+	require.Equal(w, open, held.StartOffset)
+	require.Equal(w, "Ongoing", held.State)
+	require.WithinDuration(w, time.Now(), held.Started, time.Minute)
+	require.Equal(w, held.Started.Add(held.Timeout), held.Expires())
+	require.Contains(w, stalled.Error(), fmt.Sprintf("transactional id %q, producer id %d, epoch %d, open since offset %d", f.ID, id, epoch, open))
+	require.Contains(w, stalled.Error(), "forceTerminateTransaction --transactionalId "+f.ID)
 	f.End(kgo.TryAbort)
 }
 
@@ -601,13 +611,14 @@ func recreatedBetweenRuns(w *World) {
 	w.Put("x", "1")
 
 	err := w.Start(false).Wait()
-	require.ErrorIs(w, err, persistence.ErrTruncated)
-	var truncated *persistence.TruncatedError
+	require.ErrorIs(w, err, persistence.SnapshotsTruncated)
+	var truncated *persistence.MismatchError
 	require.ErrorAs(w, err, &truncated)
-	require.Equal(w, persistence.TruncatedError{Topic: w.State, Partition: 0, End: end, HighWatermark: 1}, *truncated)
-	require.Contains(w, err.Error(), fmt.Sprintf("ends at offset 1, but the group's last commit vouches for everything below %d", end))
+	require.Equal(w, end, truncated.VouchedEnd)
+	require.EqualValues(w, 1, truncated.End)
+	require.Contains(w, err.Error(), fmt.Sprintf("the snapshot log holds offsets 0 to 1, and the commit vouches for everything below %d", end))
 
-	m = w.Start(false, persistence.AcceptTruncation())
+	m = w.Start(false, persistence.OnMismatch(persistence.SnapshotsTruncated, persistence.Accept))
 	o = m.Own()
 	require.Equal(w, map[string]string{"x": "1"}, o.State)
 	require.NoError(w, o.Write(w.Ctx, snapshots("a", "2")...))

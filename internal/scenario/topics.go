@@ -181,7 +181,7 @@ func inputBelowTheLog(w *World) {
 	require.NoError(w, o.Apply(w.Ctx, persistence.Batch{Snapshots: snapshots("k", "1"), Through: o.Events(w, 5)[1]}))
 	require.NoError(w, m.Stop())
 	w.DeleteRecords(w.Input, 0, 4)
-	w.inputRefused()
+	w.inputRefused(persistence.OffsetBelowInput)
 	require.EqualValues(w, 2, w.Committed(0).Offset)
 }
 
@@ -190,7 +190,7 @@ func inputBelowTheLog(w *World) {
 func inputBeyondTheLog(w *World) {
 	w.Produce(0, "1", "2", "3")
 	w.CommitByHand(0, 100)
-	w.inputRefused()
+	w.inputRefused(persistence.OffsetAboveInput)
 	require.EqualValues(w, 100, w.Committed(0).Offset)
 }
 
@@ -228,17 +228,14 @@ func inputOvertaken(w *World) {
 }
 
 // inputRefused runs a member that must end over its input without an event.
-func (w *World) inputRefused() {
+func (w *World) inputRefused(why persistence.Mismatch) {
 	w.Helper()
-	m := w.Start(false)
-	o := m.Own()
-	err := m.Wait()
+	err := w.Handle(func(context.Context, *persistence.Partition) error {
+		return errors.New("the handler was started")
+	}, nil).Wait()
 	require.ErrorIs(w, err, persistence.ErrInput)
-	require.ErrorIs(w, err, kerr.OffsetOutOfRange)
+	require.ErrorIs(w, err, why)
 	require.ErrorContains(w, err, w.Input)
-	<-o.Revoked
-	require.ErrorIs(w, o.Err, persistence.ErrInput, "Poll says so")
-	require.Empty(w, o.events)
 }
 
 // With its epoch, a committed offset on a log that was truncated since can be

@@ -210,6 +210,17 @@ const (
 // watermark, or the last stable offset when committed), or the first offset
 // at or after a timestamp (-1 if there is none).
 func ListOffset(ctx context.Context, cl *kgo.Client, topic string, partition int32, at int64, committed bool) (int64, error) {
+	offset, _, err := listOffset(ctx, cl, topic, partition, at, committed)
+	return offset, err
+}
+
+// HighWatermark looks up a partition's high watermark, and the leader epoch
+// under which it holds (-1 where a broker does not tell).
+func HighWatermark(ctx context.Context, cl *kgo.Client, topic string, partition int32) (offset int64, epoch int32, err error) {
+	return listOffset(ctx, cl, topic, partition, LogEnd, false)
+}
+
+func listOffset(ctx context.Context, cl *kgo.Client, topic string, partition int32, at int64, committed bool) (offset int64, epoch int32, err error) {
 	r := kmsg.NewPtrListOffsetsRequest()
 	r.ReplicaID = -1
 	if committed {
@@ -223,14 +234,38 @@ func ListOffset(ctx context.Context, cl *kgo.Client, topic string, partition int
 	r.Topics = append(r.Topics, t)
 	resp, err := r.RequestWith(ctx, cl)
 	if err != nil {
-		return 0, err
+		return 0, -1, err
 	}
 	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
-			return p.Offset, kerr.ErrorForCode(p.ErrorCode)
+			return p.Offset, p.LeaderEpoch, kerr.ErrorForCode(p.ErrorCode)
 		}
 	}
-	return 0, fmt.Errorf("the broker's answer to ListOffsets leaves out partition %d of %s", partition, topic)
+	return 0, -1, fmt.Errorf("the broker's answer to ListOffsets leaves out partition %d of %s", partition, topic)
+}
+
+// EpochEnd asks the leader where a leader epoch ended in its log: the first
+// offset of the next epoch that the log has, or the log's end. -1: it does not
+// know. Corresponds to OffsetForLeaderEpoch (KIP-320).
+func EpochEnd(ctx context.Context, cl *kgo.Client, leader int32, topic string, partition, epoch int32) (int64, error) {
+	r := kmsg.NewPtrOffsetForLeaderEpochRequest()
+	r.ReplicaID = -1
+	t := kmsg.NewOffsetForLeaderEpochRequestTopic()
+	t.Topic = topic
+	p := kmsg.NewOffsetForLeaderEpochRequestTopicPartition()
+	p.Partition, p.CurrentLeaderEpoch, p.LeaderEpoch = partition, -1, epoch
+	t.Partitions = append(t.Partitions, p)
+	r.Topics = append(r.Topics, t)
+	kresp, err := cl.Broker(int(leader)).Request(ctx, r)
+	if err != nil {
+		return -1, err
+	}
+	for _, t := range kresp.(*kmsg.OffsetForLeaderEpochResponse).Topics {
+		for _, p := range t.Partitions {
+			return p.EndOffset, kerr.ErrorForCode(p.ErrorCode)
+		}
+	}
+	return -1, fmt.Errorf("the broker's answer to OffsetForLeaderEpoch leaves out partition %d of %s", partition, topic)
 }
 
 // TransactionVersion asks a broker for the cluster's finalized
