@@ -17,7 +17,7 @@ func (m *Module) agree(p *Partition, facts takeoverFacts) (plan, error) {
 	decided := reconcile(facts, m.cfg.choice)
 	if decided.needScan {
 		// Not under the takeover's deadline: reading has its own.
-		seen, err := m.scan(p.takeoverCtx, p, facts.snapshots.end)
+		seen, err := m.newRecovery(p).scan(p.takeoverCtx, facts.snapshots.end)
 		if err != nil {
 			return plan{}, err
 		}
@@ -40,9 +40,8 @@ func (m *Module) agree(p *Partition, facts takeoverFacts) (plan, error) {
 	return decided, nil
 }
 
-// reportMismatch fills in what reconcile does not know, and tells.
+// reportMismatch tells what was found and what is done about it.
 func (m *Module) reportMismatch(p *Partition, e *MismatchError, c Choice) {
-	e.Topic, e.SnapshotTopic, e.Partition = m.input.Name, m.snapshot.Name, p.id
 	if c != Fail { // else it is the error of Run
 		p.log.Warn("committed offset, snapshots and input do not agree", "mismatch", e.Mismatch.String(), "choice", c, "error", e)
 	}
@@ -51,22 +50,25 @@ func (m *Module) reportMismatch(p *Partition, e *MismatchError, c Choice) {
 	}
 }
 
-func (m *Module) span(ctx context.Context, topic string, partition int32) (s span, err error) {
-	if s.start, err = wire.ListOffset(ctx, m.reader, topic, partition, wire.LogStart, false); err != nil {
+func lookUpSpan(ctx context.Context, cl *kgo.Client, topic string, partition int32) (s span, err error) {
+	if s.start, err = wire.ListOffset(ctx, cl, topic, partition, wire.LogStart, false); err != nil {
 		return s, err
 	}
-	s.end, err = wire.ListOffset(ctx, m.reader, topic, partition, wire.LogEnd, false)
+	s.end, err = wire.ListOffset(ctx, cl, topic, partition, wire.LogEnd, false)
 	return s, err
 }
 
 // scan reads all snapshots below target for what their headers say.
-func (m *Module) scan(ctx context.Context, p *Partition, target int64) (scan, error) {
+func (r *recovery) scan(ctx context.Context, target int64) (scan, error) {
 	nothing := scan{committable: noPosition, source: noPosition}
 	seen := nothing
-	err := m.newRecovery(p).run(ctx, target, func(rec *kgo.Record) error {
+	err := r.run(ctx, target, func(rec *kgo.Record) error {
 		_, source, committable := format.SplitHeaders(rec.Headers)
 		if format.IsRebuild(rec.Headers) {
 			seen = nothing
+		}
+		if id := format.InputIDOf(rec.Headers); id != "" {
+			seen.inputID = id
 		}
 		seen.records++
 		seen.committable, seen.source = max(seen.committable, committable), max(seen.source, source)
@@ -122,14 +124,15 @@ func (m *Module) checkSources(ctx context.Context, p *Partition, source int64) e
 	}
 	var log span
 	err := p.persist(ctx, "looking up the input log", func() (err error) {
-		log, err = m.span(ctx, m.input.Name, p.id)
+		log, err = lookUpSpan(ctx, m.reader, m.input.Name, p.id)
 		return err
 	})
 	if err != nil || source < log.end {
 		return err
 	}
-	e := &MismatchError{Mismatch: SourceAboveInput, InputStart: log.start, InputEnd: log.end, Source: source,
-		Committed: p.Resume(), Start: noPosition, End: noPosition, VouchedEnd: noPosition, Committable: noPosition}
+	e := &MismatchError{SourceAboveInput, Agreement{Topic: m.input.Name, SnapshotTopic: m.snapshot.Name, Partition: p.id,
+		InputStart: log.start, InputEnd: log.end, Source: source,
+		Committed: p.Resume(), Start: noPosition, End: noPosition, VouchedEnd: noPosition, Committable: noPosition}}
 	c := m.cfg.choice(SourceAboveInput)
 	m.reportMismatch(p, e, c)
 	if c == Fail {

@@ -29,7 +29,7 @@ func TestMessagesSayWhereWhatAndWhatToDo(t *testing.T) {
 		},
 		{
 			"truncation",
-			&MismatchError{Mismatch: SnapshotsTruncated, Topic: "orders", SnapshotTopic: "state", Partition: 4, VouchedEnd: 120, End: 100},
+			&MismatchError{SnapshotsTruncated, Agreement{Topic: "orders", SnapshotTopic: "state", Partition: 4, VouchedEnd: 120, End: 100}},
 			[]string{"partition 4 of orders", "snapshots in state", "acknowledged snapshots are missing", "offsets 0 to 100", "below 120",
 				"restore the snapshot topic", "OnMismatch(SnapshotsTruncated, Accept)", "OnMismatch(SnapshotsTruncated, Resume)", "OnMismatch(SnapshotsTruncated, Rebuild)"},
 		},
@@ -84,7 +84,7 @@ func TestErrorsAreFoundThroughTheirChains(t *testing.T) {
 	var ke *kerr.Error
 	require.ErrorAs(t, outer, &ke)
 
-	truncated := fmt.Errorf("taking over: %w", &MismatchError{Mismatch: SnapshotsTruncated, End: 9})
+	truncated := fmt.Errorf("taking over: %w", &MismatchError{SnapshotsTruncated, Agreement{End: 9}})
 	require.ErrorIs(t, truncated, SnapshotsTruncated)
 	require.NotErrorIs(t, truncated, SnapshotsEmptied)
 	require.NotErrorIs(t, truncated, ErrInput)

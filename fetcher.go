@@ -76,7 +76,7 @@ type fetcher struct {
 }
 
 func newFetcher(r *recovery) *fetcher {
-	return &fetcher{r: r, epoch: r.epoch, clock: newStall(r.m.cfg.stallTimeout, time.Now()), out: make(chan delivery, 1)}
+	return &fetcher{r: r, epoch: r.epoch, clock: newStall(r.stallTimeout, time.Now()), out: make(chan delivery, 1)}
 }
 
 // send hands over, and leaves the time that it takes out of the deadline.
@@ -99,7 +99,7 @@ func (f *fetcher) lineage(ctx context.Context, b cursor.Batch) (step, error) {
 	}
 	ctx, cancel := f.clock.bound(ctx)
 	defer cancel()
-	end, err := wire.EpochEnd(ctx, f.r.m.reader, b.Leader, f.r.m.snapshot.Name, f.r.p.id, f.epoch)
+	end, err := wire.EpochEnd(ctx, f.r.cl, b.Leader, f.r.topic.Name, f.r.partition, f.epoch)
 	if err != nil {
 		return waiting, fmt.Errorf("asking where leader epoch %d ended: %w", f.epoch, err)
 	}
@@ -117,7 +117,7 @@ func (f *fetcher) run(ctx context.Context) {
 		f.send(ctx, delivery{done: true, pos: position})
 		return
 	}
-	cur := cursor.New(r.m.reader, r.m.snapshot, r.p.id, r.m.cfg.fetchBytes())
+	cur := cursor.New(r.cl, r.topic, r.partition, r.fetchBytes)
 	defer cur.ReadAhead(ctx)()
 	var last error   // of the requests since the last progress
 	seen := noBounds // by the last fetch, if it was answered
@@ -138,7 +138,7 @@ func (f *fetcher) run(ctx context.Context) {
 			return
 		case errors.Is(err, kerr.OffsetOutOfRange):
 			bounded, cancel := f.clock.bound(ctx)
-			now, lookErr := readBounds(bounded, r.m.reader, r.m.snapshot.Name, r.p.id)
+			now, lookErr := readBounds(bounded, r.cl, r.topic.Name, r.partition)
 			cancel()
 			s, last = waiting, err
 			if lookErr == nil {
@@ -169,7 +169,7 @@ func (f *fetcher) run(ctx context.Context) {
 			}
 			continue
 		case restart:
-			r.p.log.Warn("the snapshot log's start overtook the recovery; starting over", "position", position, "log_start", b.LogStart)
+			r.log.Warn("the snapshot log's start overtook the recovery; starting over", "position", position, "log_start", b.LogStart)
 			if !f.send(ctx, delivery{forget: true}) {
 				return
 			}

@@ -30,8 +30,9 @@ const (
 	// OffsetAboveInput: the input log ends below the offset: it was truncated,
 	// or the topic was recreated.
 	OffsetAboveInput
-	// InputRecreated: the offset was committed for an input topic with
-	// another topic id: that one was deleted, or is another cluster's.
+	// InputRecreated: the offset was committed, or the snapshots were written,
+	// for an input topic with another topic id: that one was deleted, or is
+	// another cluster's.
 	InputRecreated
 	// SourceAboveInput: a snapshot names a source event at or beyond the end
 	// of the input log: the input was truncated or recreated, or the
@@ -86,7 +87,7 @@ var mismatches = [...]struct {
 	OffsetBehind:       {"OffsetBehind", "the committed offset is not this library's and lies at or below what the snapshots account for", []Choice{Accept, Fail, Resume, Rebuild}, "starts at the committed offset and replays"},
 	OffsetBelowInput:   {"OffsetBelowInput", "the next events were deleted from the input log before they were processed", []Choice{Fail, Accept, Rebuild}, "starts at the first event that is left"},
 	OffsetAboveInput:   {"OffsetAboveInput", "the input log ends below the offset to resume from: it was truncated or recreated", []Choice{Fail, Rebuild}, ""},
-	InputRecreated:     {"InputRecreated", "the offset was committed for an input topic with another topic id", []Choice{Fail, Accept, Rebuild}, "takes the offsets to be those of the present topic"},
+	InputRecreated:     {"InputRecreated", "offset and snapshots are of an input topic with another topic id, which was deleted or is another cluster's", []Choice{Fail, Accept, Rebuild}, "takes the offsets to be those of the present topic"},
 	SourceAboveInput:   {"SourceAboveInput", "a snapshot's source offset lies beyond the end of the input log", []Choice{Fail, Accept, Rebuild}, "leaves the snapshots as they are"},
 	SnapshotsTruncated: {"SnapshotsTruncated", "acknowledged snapshots are missing from the end of the snapshot partition", []Choice{Fail, Accept, Resume, Rebuild}, "goes on without the snapshots that were lost"},
 	SnapshotsEmptied:   {"SnapshotsEmptied", "everything was deleted from the snapshot partition", []Choice{Fail, Accept, Rebuild}, "goes on from the committed offset with no state"},
@@ -109,11 +110,9 @@ func (m Mismatch) Error() string {
 	return mismatches[m].meaning
 }
 
-// MismatchError says what a takeover or a recovery found. Its chain has the
-// Mismatch, and ErrInput where the input cannot be read from the offset. A
-// number that is not known is -1.
-type MismatchError struct {
-	Mismatch      Mismatch
+// Agreement is what has to agree when a partition is taken over. A number that
+// is not known, or was not looked up, is -1.
+type Agreement struct {
 	Topic         string // input topic
 	SnapshotTopic string
 	Partition     int32
@@ -125,8 +124,15 @@ type MismatchError struct {
 	Start       int64 // of the snapshot log
 	End         int64
 	VouchedEnd  int64 // the snapshot log's end that the commit vouches for
-	Committable int64 // the highest that the snapshots give, if it was looked up
-	Source      int64 // the highest source offset of the snapshots, if it was looked up
+	Committable int64 // the highest committable offset that the snapshots give
+	Source      int64 // the highest source offset of the snapshots
+}
+
+// MismatchError says what a takeover or a recovery found. Its chain has the
+// Mismatch, and ErrInput where the input cannot be read from the offset.
+type MismatchError struct {
+	Mismatch Mismatch
+	Agreement
 }
 
 func (e *MismatchError) Error() string {

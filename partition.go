@@ -20,8 +20,8 @@ type Snapshot struct {
 	// SourceOffset is the offset of the last input event folded into Value,
 	// written into a header. Negative: not known, and no header is written.
 	SourceOffset int64
-	// Headers are the user's own. The names "persistence.source-offset",
-	// "persistence.committable-offset" and "persistence.rebuild" are taken.
+	// Headers are the user's own. Names that begin with "persistence." are
+	// taken.
 	Headers []kgo.RecordHeader
 
 	// LogOffset and Timestamp are where and when the snapshot was written.
@@ -214,6 +214,9 @@ func (p *Partition) writeError(err error) error {
 	return &WriteError{Topic: p.m.input.Name, Partition: p.id, Generation: max(p.m.member().Generation, 0), Err: err}
 }
 
+// ownHeaders bounds what the library's own headers add to a snapshot.
+const ownHeaders = 200
+
 // newWrite checks a batch.
 func (p *Partition) newWrite(b Batch) (*write, error) {
 	w := &write{snapshots: b.Snapshots, outputs: b.Outputs, through: position{offset: noPosition}, done: make(chan error, 1)}
@@ -227,7 +230,7 @@ func (p *Partition) newWrite(b Batch) (*write, error) {
 				return nil, fmt.Errorf("snapshot %d has a header %q, which is the library's own", i, h.Key)
 			}
 		}
-		n := len(s.Key) + len(s.Value) + headerSize(s.Headers) + 100
+		n := len(s.Key) + len(s.Value) + headerSize(s.Headers) + ownHeaders
 		if err := p.m.checkSize(p.m.cfg.snapshotTopic, n); err != nil {
 			return nil, fmt.Errorf("snapshot %d, key %.64q: %w", i, s.Key, err)
 		}

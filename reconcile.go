@@ -22,11 +22,28 @@ import (
 
 // takeoverFacts are what a takeover has looked up.
 type takeoverFacts struct {
+	input         string
+	snapshotTopic string
+	partition     int32
+
 	committed wire.Committed
 	inputID   string // as in the metadata
 	inputLog  span
 	snapshots span
 	scanned   *scan // nil: the snapshots have not been read
+}
+
+func (f *takeoverFacts) agreement() Agreement {
+	a := Agreement{Topic: f.input, SnapshotTopic: f.snapshotTopic, Partition: f.partition,
+		Committed: f.committed.Offset, Metadata: f.committed.Metadata, InputStart: f.inputLog.start, InputEnd: f.inputLog.end,
+		Start: f.snapshots.start, End: f.snapshots.end, VouchedEnd: noPosition, Committable: noPosition, Source: noPosition}
+	if meta, ours := format.ParseMetadata(f.committed.Metadata); ours {
+		a.VouchedEnd = meta.End
+	}
+	if f.scanned != nil {
+		a.Committable, a.Source = f.scanned.committable, f.scanned.source
+	}
+	return a
 }
 
 // span is a log's offsets, from start to before end.
@@ -39,6 +56,7 @@ type scan struct {
 	records     int64
 	committable int64 // noPosition: none has the header
 	source      int64 // noPosition: none has the header
+	inputID     string
 }
 
 // plan is what a takeover is to do.
@@ -59,20 +77,12 @@ type finding struct {
 func reconcile(f takeoverFacts, choice func(Mismatch) Choice) plan {
 	p := plan{resume: position{f.committed.Offset, f.committed.Epoch}, from: fromCommit}
 	meta, ours := format.ParseMetadata(f.committed.Metadata)
-	found := MismatchError{Committed: f.committed.Offset, Metadata: f.committed.Metadata, InputStart: f.inputLog.start, InputEnd: f.inputLog.end,
-		Start: f.snapshots.start, End: f.snapshots.end, VouchedEnd: noPosition, Committable: noPosition, Source: noPosition}
-	if ours {
-		found.VouchedEnd = meta.End
-	}
-	if f.scanned != nil {
-		found.Committable, found.Source = f.scanned.committable, f.scanned.source
-	}
+	found := f.agreement()
 	report := func(m Mismatch) Choice {
-		e := found
-		e.Mismatch = m
-		p.findings = append(p.findings, finding{&e, choice(m)})
+		p.findings = append(p.findings, finding{&MismatchError{m, found}, choice(m)})
 		return choice(m)
 	}
+	other := func(id string) bool { return id != "" && f.inputID != "" && id != f.inputID }
 	has := func(c Choice) bool {
 		for _, f := range p.findings {
 			if f.choice == c {
@@ -93,6 +103,9 @@ func reconcile(f takeoverFacts, choice func(Mismatch) Choice) plan {
 		if f.scanned.records > 0 {
 			report(OffsetMissing)
 		}
+		if other(f.scanned.inputID) { // the offsets of a topic go with it
+			report(InputRecreated)
+		}
 	case !ours:
 		if f.scanned == nil && !f.snapshots.empty() {
 			return plan{needScan: true}
@@ -103,7 +116,7 @@ func reconcile(f takeoverFacts, choice func(Mismatch) Choice) plan {
 			report(OffsetBehind)
 		}
 	default:
-		if meta.Input != "" && f.inputID != "" && meta.Input != f.inputID {
+		if other(meta.Input) {
 			report(InputRecreated)
 		}
 		if f.snapshots.end < meta.End {
@@ -115,7 +128,7 @@ func reconcile(f takeoverFacts, choice func(Mismatch) Choice) plan {
 	if (choice(SourceAboveInput) == Rebuild || has(Resume)) && f.scanned == nil && !f.snapshots.empty() {
 		return plan{needScan: true}
 	}
-	if f.scanned != nil && f.scanned.source > 0 && f.scanned.source >= f.inputLog.end && choice(SourceAboveInput) == Rebuild {
+	if f.scanned != nil && f.scanned.source > 0 && f.scanned.source >= f.inputLog.end {
 		report(SourceAboveInput)
 	}
 

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kafkafence/persistence/internal/format"
+	"github.com/kafkafence/persistence/internal/wire"
 )
 
 // Recovery delivers every snapshot committed below the high watermark that is
@@ -138,11 +140,18 @@ func (s *Snapshot) own() {
 
 // recovery is one run through a snapshot partition.
 type recovery struct {
-	m     *Module
-	p     *Partition
-	stats Recovered
-	began time.Time
+	cl           *kgo.Client
+	topic        wire.Topic
+	partition    int32
+	stallTimeout time.Duration
+	fetchBytes   int32
+	slots        *recoverySlots // nil: no other recoveries to mind
+	log          *slog.Logger
+	trace        *Trace
+	show         func(*RecoveryInfo) // is told the state, often
 
+	stats  Recovered
+	began  time.Time
 	start  int64 // of the log, when the target was captured
 	stable int64
 	epoch  int32 // of the leader then
@@ -150,18 +159,21 @@ type recovery struct {
 }
 
 func (m *Module) newRecovery(p *Partition) *recovery {
-	return &recovery{m: m, p: p, began: time.Now(), start: noPosition, pos: noPosition, epoch: noEpoch, stats: Recovered{Target: noPosition}}
+	return &recovery{
+		cl: m.reader, topic: m.snapshot, partition: p.id, stallTimeout: m.cfg.stallTimeout, fetchBytes: m.cfg.fetchBytes(),
+		slots: m.recoveries, log: p.log, trace: &m.cfg.trace, show: p.recovery.Store,
+	}
 }
 
 // run reads up to target, or to the high watermark of now.
 func (r *recovery) run(ctx context.Context, target int64, each func(*kgo.Record) error, forget func()) (err error) {
+	r.began, r.start, r.pos, r.epoch, r.stats.Target = time.Now(), noPosition, noPosition, noEpoch, noPosition
 	r.publish(nil)
-	trace := &r.m.cfg.trace
 	defer func() {
 		r.stats.Took = time.Since(r.began)
 		info := r.publish(err)
-		if trace.RecoveryDone != nil && r.stats.Target >= 0 {
-			trace.RecoveryDone(*info)
+		if r.trace.RecoveryDone != nil && r.stats.Target >= 0 {
+			r.trace.RecoveryDone(*info)
 		}
 	}()
 	ctx, cancel := context.WithCancel(ctx)
@@ -169,13 +181,15 @@ func (r *recovery) run(ctx context.Context, target int64, each func(*kgo.Record)
 	if err := r.capture(ctx, target); err != nil {
 		return err
 	}
-	if !r.m.recoveries.enter(ctx, r.stats.Target-r.start) {
-		return context.Cause(ctx)
+	if r.slots != nil {
+		if !r.slots.enter(ctx, r.stats.Target-r.start) {
+			return context.Cause(ctx)
+		}
+		defer r.slots.leave()
 	}
-	defer r.m.recoveries.leave()
 	r.began = time.Now()
-	if trace.RecoveryStarted != nil {
-		trace.RecoveryStarted(*r.publish(nil))
+	if r.trace.RecoveryStarted != nil {
+		r.trace.RecoveryStarted(*r.publish(nil))
 	}
 
 	var background sync.WaitGroup
@@ -195,7 +209,7 @@ func (r *recovery) run(ctx context.Context, target int64, each func(*kgo.Record)
 				return d.err
 			case d.done:
 				r.pos = d.pos
-				r.p.log.Info("recovered", "records", r.stats.Records, "bytes", r.stats.Bytes, "target", r.stats.Target, "took", time.Since(r.began))
+				r.log.Info("recovered", "records", r.stats.Records, "bytes", r.stats.Bytes, "target", r.stats.Target, "took", time.Since(r.began))
 				return nil
 			case d.forget:
 				r.stats.Restarts++
@@ -213,8 +227,8 @@ func (r *recovery) run(ctx context.Context, target int64, each func(*kgo.Record)
 			info := r.publish(nil)
 			r.logProgress(info, told)
 			told = info.Position
-			if trace.RecoveryProgress != nil {
-				trace.RecoveryProgress(*info)
+			if r.trace.RecoveryProgress != nil {
+				r.trace.RecoveryProgress(*info)
 			}
 		}
 	}
@@ -227,19 +241,19 @@ const progressInterval = 5 * time.Second
 func (r *recovery) logProgress(info *RecoveryInfo, before int64) {
 	sofar := []any{"position", info.Position, "target", info.Target, "records", info.Records, "bytes", info.Bytes, "for", info.Took.Round(time.Second)}
 	if info.Position == before {
-		r.p.log.Info("recovery stands still", append(sofar, "fails_after", r.m.cfg.stallTimeout)...)
+		r.log.Info("recovery stands still", append(sofar, "fails_after", r.stallTimeout)...)
 		return
 	}
 	rate := func(n int64) int64 { return int64(float64(n) / info.Took.Seconds()) }
-	r.p.log.Info("recovering", append(sofar, "records_per_second", rate(info.Records), "bytes_per_second", rate(info.Bytes),
+	r.log.Info("recovering", append(sofar, "records_per_second", rate(info.Records), "bytes_per_second", rate(info.Bytes),
 		"estimate", info.Left().Round(time.Second))...)
 }
 
 // publish shows the state of the recovery to Health.
 func (r *recovery) publish(err error) *RecoveryInfo {
-	info := &RecoveryInfo{Topic: r.m.snapshot.Name, Partition: r.p.id, Start: r.start, Position: r.pos, Target: r.stats.Target, Records: r.stats.Records,
+	info := &RecoveryInfo{Topic: r.topic.Name, Partition: r.partition, Start: r.start, Position: r.pos, Target: r.stats.Target, Records: r.stats.Records,
 		Tombstones: r.stats.Tombstones, Keyless: r.stats.Keyless, Bytes: r.stats.Bytes, Restarts: r.stats.Restarts, Took: time.Since(r.began), Err: err}
-	r.p.recovery.Store(info)
+	r.show(info)
 	return info
 }
 
@@ -270,10 +284,10 @@ func (r *recovery) deliver(ctx context.Context, d delivery, each func(*kgo.Recor
 
 // capture fixes the target.
 func (r *recovery) capture(ctx context.Context, target int64) error {
-	clock := newStall(r.m.cfg.stallTimeout, time.Now())
+	clock := newStall(r.stallTimeout, time.Now())
 	for pause := 5 * time.Millisecond; ; pause = min(pause*2, time.Second) {
 		bounded, cancel := clock.bound(ctx)
-		b, err := readBounds(bounded, r.m.reader, r.m.snapshot.Name, r.p.id)
+		b, err := readBounds(bounded, r.cl, r.topic.Name, r.partition)
 		cancel()
 		if err == nil {
 			if target == noPosition {
@@ -296,7 +310,7 @@ func (r *recovery) capture(ctx context.Context, target int64) error {
 }
 
 func (r *recovery) impossible(err error) error {
-	return fmt.Errorf("persistence: recovery of partition %d of snapshot topic %s: %w", r.p.id, r.m.snapshot.Name, err)
+	return fmt.Errorf("persistence: recovery of partition %d of snapshot topic %s: %w", r.partition, r.topic.Name, err)
 }
 
 // warnIfHeld says at once what a recovery will have to wait for.
@@ -304,18 +318,18 @@ func (r *recovery) warnIfHeld(ctx context.Context) {
 	if r.stable >= r.stats.Target {
 		return
 	}
-	d := conclude(lookUp(ctx, r.m.reader, r.m.snapshot.Name, r.p.id, r.stats.Target, r.epoch))
+	d := conclude(lookUp(ctx, r.cl, r.topic.Name, r.partition, r.stats.Target, r.epoch))
 	if d.Condition == Readable || ctx.Err() != nil {
 		return // over meanwhile
 	}
-	r.p.log.Warn("the snapshot partition cannot be read up to its end yet; recovery waits", "target", r.stats.Target,
-		"last_stable_offset", d.LastStableOffset, "waits_at_most", r.m.cfg.stallTimeout, "condition", d.Condition, "diagnosis", d)
+	r.log.Warn("the snapshot partition cannot be read up to its end yet; recovery waits", "target", r.stats.Target,
+		"last_stable_offset", d.LastStableOffset, "waits_at_most", r.stallTimeout, "condition", d.Condition, "diagnosis", d)
 }
 
 // stalled makes the error of a recovery that stands still. seen are the bounds
 // that the last fetch told, if it was answered.
 func (r *recovery) stalled(ctx context.Context, clock *stall, position int64, seen bounds, cause error) error {
-	f := lookUp(ctx, r.m.reader, r.m.snapshot.Name, r.p.id, r.stats.Target, r.epoch)
+	f := lookUp(ctx, r.cl, r.topic.Name, r.partition, r.stats.Target, r.epoch)
 	if f.bounds.end < 0 && seen.end >= 0 {
 		f.bounds = seen
 		f.notes = append(f.notes, "the log's bounds now; they are as of the last fetch")
@@ -329,6 +343,6 @@ func (r *recovery) stalled(ctx context.Context, clock *stall, position int64, se
 		d.Condition = ConditionUnknown
 		d.Finding += " now, and yet it was not"
 	}
-	return &RecoveryStalledError{Topic: r.m.snapshot.Name, Partition: r.p.id, Target: r.stats.Target, Position: position,
+	return &RecoveryStalledError{Topic: r.topic.Name, Partition: r.partition, Target: r.stats.Target, Position: position,
 		Stalled: clock.stalled(time.Now()), Diagnosis: d, Cause: cause}
 }

@@ -78,12 +78,13 @@ func (m *Module) takeOver(p *Partition) error {
 	if err != nil {
 		return err
 	}
-	facts := takeoverFacts{committed: last, inputID: format.TopicID(m.input.ID)}
+	facts := takeoverFacts{input: m.input.Name, snapshotTopic: m.snapshot.Name, partition: p.id,
+		committed: last, inputID: format.TopicID(m.input.ID)}
 	err = p.persist(ctx, "looking up the logs", func() (err error) {
-		if facts.snapshots, err = m.span(ctx, m.snapshot.Name, p.id); err != nil {
+		if facts.snapshots, err = lookUpSpan(ctx, m.reader, m.snapshot.Name, p.id); err != nil {
 			return err
 		}
-		facts.inputLog, err = m.span(ctx, m.input.Name, p.id)
+		facts.inputLog, err = lookUpSpan(ctx, m.reader, m.input.Name, p.id)
 		return err
 	})
 	if err != nil {

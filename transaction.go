@@ -299,6 +299,7 @@ func (g *groupCommit) records(batch []*write, committable int64) []*kgo.Record {
 	n := countRecords(batch)
 	records := make([]*kgo.Record, 0, n)
 	block := make([]kgo.Record, 0, n)
+	var last *kgo.Record // snapshot
 	for _, w := range batch {
 		for i := range w.snapshots {
 			s := &w.snapshots[i]
@@ -307,7 +308,8 @@ func (g *groupCommit) records(batch []*write, committable int64) []*kgo.Record {
 				headers = format.AppendRebuild(headers)
 			}
 			block = append(block, kgo.Record{Topic: g.snapshots, Partition: g.partition, Key: s.Key, Value: s.Value, Headers: headers})
-			records = append(records, &block[len(block)-1])
+			last = &block[len(block)-1]
+			records = append(records, last)
 		}
 		for _, o := range w.outputs {
 			// A copy: kgo fills in what it sends, and a batch may be sent
@@ -317,6 +319,9 @@ func (g *groupCommit) records(batch []*write, committable int64) []*kgo.Record {
 			r.Context = nil
 			records = append(records, r)
 		}
+	}
+	if last != nil {
+		last.Headers = format.AppendInputID(last.Headers, g.inputID)
 	}
 	return records
 }

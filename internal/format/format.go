@@ -24,7 +24,13 @@ const (
 	// Rebuild marks the tombstones of a rebuild: the offsets in the headers of
 	// earlier records count no more.
 	Rebuild = "persistence.rebuild"
+	// InputID is the id of the input topic whose offsets the headers name. Only
+	// the last snapshot of a transaction has it: the newest record of a
+	// log is never compacted away, so that one always does.
+	InputID = "persistence.input-id"
 )
+
+const reserved = "persistence."
 
 // Unknown stands for an offset that a record does not carry.
 const Unknown int64 = -1
@@ -38,6 +44,24 @@ func AppendHeaders(user []kgo.RecordHeader, source, committable int64) []kgo.Rec
 		hs = append(hs, kgo.RecordHeader{Key: SourceOffset, Value: strconv.AppendInt(nil, source, 10)})
 	}
 	return append(hs, kgo.RecordHeader{Key: CommittableOffset, Value: strconv.AppendInt(nil, committable, 10)})
+}
+
+// AppendInputID adds a topic's id as TopicID writes it.
+func AppendInputID(hs []kgo.RecordHeader, id string) []kgo.RecordHeader {
+	if id == "" {
+		return hs
+	}
+	return append(hs, kgo.RecordHeader{Key: InputID, Value: []byte(id)})
+}
+
+// InputIDOf returns the id that a record carries, or "".
+func InputIDOf(hs []kgo.RecordHeader) string {
+	for _, h := range hs {
+		if h.Key == InputID {
+			return string(h.Value)
+		}
+	}
+	return ""
 }
 
 // AppendRebuild marks a tombstone of a rebuild.
@@ -61,7 +85,7 @@ func SplitHeaders(hs []kgo.RecordHeader) (user []kgo.RecordHeader, source, commi
 			source = offset(hs[i].Value)
 		case CommittableOffset:
 			committable = offset(hs[i].Value)
-		case Rebuild:
+		case Rebuild, InputID:
 		default:
 			user = append(user, hs[i])
 		}
@@ -70,9 +94,7 @@ func SplitHeaders(hs []kgo.RecordHeader) (user []kgo.RecordHeader, source, commi
 }
 
 // Reserved reports whether a header name belongs to the library.
-func Reserved(name string) bool {
-	return name == SourceOffset || name == CommittableOffset || name == Rebuild
-}
+func Reserved(name string) bool { return strings.HasPrefix(name, reserved) }
 
 func offset(text []byte) int64 {
 	n, err := strconv.ParseInt(string(text), 10, 64)

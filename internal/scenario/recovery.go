@@ -826,6 +826,7 @@ func (w *World) deleteRecords(topic string, partition int32, to int64) error {
 // Recreate deletes a topic and makes it anew, compacted.
 func (w *World) Recreate(topic string) {
 	w.Helper()
+	w.Admin.PurgeTopicsFromProducing(topic) // what it knows of the old one
 	adm := kadm.NewClient(w.Admin)
 	_, err := adm.DeleteTopic(w.Ctx, topic)
 	require.NoError(w, err)

@@ -29,5 +29,6 @@ func stories() []Story {
 	var all []Story
 	all = append(append(all, ownershipStories...), transactionStories...)
 	all = append(append(all, recoveryStories...), topicStories...)
+	all = append(all, mismatchStories()...)
 	return all
 }
