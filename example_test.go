@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -118,6 +120,109 @@ func ExamplePartition_Recover() {
 	// pear=1 as of event 2
 	// pear= as of event 3
 	// 3 snapshots, 1 deletion: map[apple:2]
+}
+
+// The newest snapshot of each key, where that is all that is wanted.
+func ExamplePartition_RecoverMap() {
+	cluster := kfake.MustCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
+	defer cluster.Close()
+	produce(cluster, "orders", "apple", "apple", "pear")
+
+	own(cluster, func(ctx context.Context, p *persistence.Partition) error {
+		err := p.Write(ctx,
+			persistence.Snapshot{Key: []byte("apple"), Value: []byte("1"), SourceOffset: 0},
+			persistence.Snapshot{Key: []byte("apple"), Value: []byte("2"), SourceOffset: 1},
+			persistence.Snapshot{Key: []byte("pear"), Value: []byte("1"), SourceOffset: 2},
+		)
+		if err != nil {
+			return err
+		}
+		state, _, err := p.RecoverMap(ctx)
+		for key, s := range state {
+			fmt.Printf("%s: %s\n", key, s.Value)
+		}
+		return err
+	})
+	// Unordered output:
+	// apple: 2
+	// pear: 1
+}
+
+// Endpoints for an orchestrator. A member that recovers is not ready; one whose
+// recovery stalled, or whose Run failed, is not alive.
+func ExampleModule_Health() {
+	cluster := kfake.MustCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
+	defer cluster.Close()
+	module, err := persistence.New(
+		persistence.Kafka(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumerGroup("counter"), kgo.ConsumeTopics("orders")),
+		persistence.SnapshotTopic("order-counts"),
+		persistence.CreateSnapshotTopic(-1, nil),
+		persistence.TransactionalIDPrefix("counter"),
+		persistence.Logger(slog.New(slog.DiscardHandler)),
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer module.Close(context.Background())
+
+	endpoint := func(check func(persistence.Health) error) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			if err := check(module.Health()); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			fmt.Fprintln(w, "ok")
+		}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/readyz", endpoint(persistence.Health.Ready))
+	mux.Handle("/livez", endpoint(persistence.Health.Alive))
+
+	get := func(path string) {
+		answer := httptest.NewRecorder()
+		mux.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		fmt.Print(path, " ", answer.Code, ": ", answer.Body)
+	}
+	get("/readyz")
+	get("/livez")
+	// Output:
+	// /readyz 503: not a member of the group yet
+	// /livez 200: ok
+}
+
+// What a health check or a tool can ask at any time: can everything in the
+// snapshot topic be read, and if not, why, and what to do.
+func ExampleDiagnose() {
+	cluster := kfake.MustCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "order-counts"))
+	defer cluster.Close()
+	ctx := context.Background()
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.TransactionalID("migration"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	if err := client.BeginTransaction(); err != nil {
+		fmt.Println(err)
+		return
+	}
+	client.ProduceSync(ctx, &kgo.Record{Topic: "order-counts", Key: []byte("apple")}) // and never ends it
+
+	diagnoses, err := persistence.Diagnose(ctx, client, "order-counts")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, d := range diagnoses {
+		fmt.Printf("partition %d: %v", d.Partition, d.Condition)
+		for _, t := range d.Transactions {
+			fmt.Printf(": %s, open since offset %d, ends by itself %v after it began", t.TransactionalID, t.StartOffset, t.Timeout)
+		}
+		fmt.Println()
+	}
+	// Output:
+	// partition 0: transaction open: migration, open since offset 0, ends by itself 40s after it began
 }
 
 // State, outputs and the input offset become visible together, or not at all.

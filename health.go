@@ -39,7 +39,7 @@ func (s Stage) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 // Health is the state of a member, for readiness and liveness endpoints. It is
 // read without asking Kafka.
 type Health struct {
-	Joined     bool              // a live member of the group
+	Joined     bool              // a live member of the group, and not stopping
 	Partitions []PartitionHealth // those assigned to it, in order
 	Err        error             // why Run ended, or is ending; nil while it runs, and after Close
 }
@@ -54,9 +54,9 @@ type PartitionHealth struct {
 
 // Health returns the member's present state. It does not block.
 func (m *Module) Health() Health {
-	h := Health{Joined: joined(m.member())}
+	member := m.member()
 	m.mu.Lock()
-	h.Err = m.mu.failed
+	h := Health{Joined: joined(member) && !m.mu.stopping, Err: m.mu.failed}
 	for id, err := range m.mu.refused {
 		h.Partitions = append(h.Partitions, PartitionHealth{Partition: id, Stage: StageRefused, Err: err})
 	}

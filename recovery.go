@@ -181,6 +181,7 @@ func (r *recovery) run(ctx context.Context, target int64, each func(*kgo.Record)
 	if err := r.capture(ctx, target); err != nil {
 		return err
 	}
+	r.publish(nil)
 	if r.slots != nil {
 		if !r.slots.enter(ctx, r.stats.Target-r.start) {
 			return context.Cause(ctx)
@@ -188,8 +189,8 @@ func (r *recovery) run(ctx context.Context, target int64, each func(*kgo.Record)
 		defer r.slots.leave()
 	}
 	r.began = time.Now()
-	if r.trace.RecoveryStarted != nil {
-		r.trace.RecoveryStarted(*r.publish(nil))
+	if info := r.publish(nil); r.trace.RecoveryStarted != nil {
+		r.trace.RecoveryStarted(*info)
 	}
 
 	var background sync.WaitGroup

@@ -19,7 +19,7 @@ import (
 	"github.com/kafkafence/persistence/internal/wire"
 )
 
-// Cursor fetches one partition, read_committed, from its leader. It is not
+// Cursor fetches one partition, read_committed unless Raw, from its leader. It is not
 // safe for concurrent use. Its client should consume nothing: a broker answers
 // the requests of one connection in order, so a consumer's long poll on it
 // would hold each fetch up.
@@ -32,6 +32,7 @@ type Cursor struct {
 	epoch     int32 // of the leader
 	known     bool
 	inflate   kgo.Decompressor
+	raw       bool
 
 	rest *response // of the last answer, not decoded yet
 
@@ -59,6 +60,14 @@ func New(cl *kgo.Client, topic wire.Topic, partition, maxBytes int32) *Cursor {
 	return &Cursor{cl: cl, topic: topic, partition: partition, maxBytes: maxBytes, inflate: kgo.DefaultDecompressor()}
 }
 
+// Raw makes Fetch return everything that is in the log up to the high watermark:
+// records of open and aborted transactions too, and control records, from which
+// the fate of the others follows. It returns the cursor.
+func (c *Cursor) Raw() *Cursor {
+	c.raw = true
+	return c
+}
+
 // ReadAhead makes Fetch ask for what follows before it returns, so that the
 // broker works while the caller does. ctx must outlive the Fetches. The function
 // returned ends what is under way, and waits for it.
@@ -75,7 +84,7 @@ func (c *Cursor) ReadAhead(ctx context.Context) (stop func()) {
 
 // Batch is a part of what the leader returned.
 type Batch struct {
-	Records []*kgo.Record // committed records; their bytes are the caller's
+	Records []*kgo.Record // committed ones, unless Raw; their bytes are the caller's
 	Next    int64         // the position after everything in the part
 	Bytes   int           // as they came over the wire
 	Empty   bool          // the broker had nothing at or after the position
@@ -132,6 +141,9 @@ func (c *Cursor) fetch(ctx context.Context, position int64) (Batch, error) {
 	}
 	rp.RecordBatches = part
 	opts := kgo.ProcessFetchPartitionOpts{Offset: position, IsolationLevel: kgo.ReadCommitted(), Topic: c.topic.Name, Partition: c.partition}
+	if c.raw {
+		opts.IsolationLevel, opts.KeepControlRecords = kgo.ReadUncommitted(), true
+	}
 	fp, next := kgo.ProcessFetchPartition(opts, rp.FetchResponseTopicPartition, c.inflate, nil)
 	if fp.Err != nil {
 		return Batch{}, fmt.Errorf("the batch after offset %d cannot be read: %w", position, fp.Err)
@@ -183,6 +195,9 @@ func (c *Cursor) send(position int64) *request {
 func (c *Cursor) ask(ctx context.Context, leader, epoch int32, position int64) (*response, error) {
 	r := kmsg.NewPtrFetchRequest()
 	r.MinBytes, r.MaxBytes, r.IsolationLevel, r.SessionEpoch = 1, c.maxBytes, 1, -1
+	if c.raw {
+		r.IsolationLevel = 0
+	}
 	t := kmsg.NewFetchRequestTopic()
 	t.Topic, t.TopicID = c.topic.Name, c.topic.ID
 	p := kmsg.NewFetchRequestTopicPartition()

@@ -524,3 +524,23 @@ func TestADamagedBatchIsAnErrorAndNoProgress(t *testing.T) {
 		})
 	}
 }
+
+func TestARawCursorReturnsWhatIsNotCommittedAndTheMarkers(t *testing.T) {
+	b := newBench(t)
+	b.write(b.cl, "a")                // 0
+	b.transaction(kgo.TryCommit, "c") // 1, marker 2
+	b.transaction(kgo.TryAbort, "x")  // 3, marker 4
+	b.open("o")                       // 5
+	batch, err := New(b.cl, b.topic, 0, 1<<20).Raw().Fetch(b.ctx, 0)
+	require.NoError(t, err)
+	var got []string
+	for _, r := range batch.Records {
+		if r.Attrs.IsControl() {
+			got = append(got, fmt.Sprintf("%d:marker", r.Offset))
+		} else {
+			got = append(got, fmt.Sprintf("%d:%s", r.Offset, r.Key))
+		}
+	}
+	require.Equal(t, []string{"0:a", "1:c", "2:marker", "3:x", "4:marker", "5:o"}, got)
+	require.EqualValues(t, 6, batch.Next)
+}

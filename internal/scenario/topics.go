@@ -116,6 +116,11 @@ func inputGrows(w *World) {
 		}
 		return true
 	})
+	refused := m.Module.Health().Partitions[12]
+	require.Equal(w, persistence.StageRefused, refused.Stage)
+	require.ErrorIs(w, refused.Err, persistence.ErrPartitionMismatch)
+	require.ErrorIs(w, m.Module.Health().Ready(), persistence.ErrPartitionMismatch)
+	require.NoError(w, m.Module.Health().Alive())
 	for id := range int32(8) {
 		o := owners[id]
 		if o.closed() { // an eager rebalance takes all away and gives them back
