@@ -236,7 +236,7 @@ func (l *looker) askCoordinators(ctx context.Context, open []OpenTransaction) (h
 				t.Hanging = false
 				continue
 			}
-			t.State, t.Timeout = d.State, time.Duration(d.TimeoutMillis)*time.Millisecond
+			t.Coordinator, t.State, t.Timeout = d.Coordinator, d.State, time.Duration(d.TimeoutMillis)*time.Millisecond
 			if d.StartTimestamp > 0 {
 				t.Started = time.UnixMilli(d.StartTimestamp)
 			}
