@@ -60,6 +60,7 @@ func outOfRange(position, target int64, b bounds) step {
 // how it ended.
 type delivery struct {
 	records []*kgo.Record
+	release func() // ends the use of the records
 	bytes   int
 	pos     int64
 	forget  bool
@@ -117,7 +118,7 @@ func (f *fetcher) run(ctx context.Context) {
 		f.send(ctx, delivery{done: true, pos: position})
 		return
 	}
-	cur := cursor.New(r.cl, r.topic, r.partition, r.fetchBytes)
+	cur := cursor.New(r.cl, r.topic, r.partition, r.fetchBytes).Reuse(r.reuseBytes)
 	defer cur.ReadAhead(ctx)()
 	var last error   // of the requests since the last progress
 	seen := noBounds // by the last fetch, if it was answered
@@ -158,7 +159,7 @@ func (f *fetcher) run(ctx context.Context) {
 		case done, onward:
 			pause = 0
 			if len(b.Records) > 0 || b.Next > position {
-				if !f.send(ctx, delivery{records: b.Records, bytes: b.Bytes, pos: b.Next}) {
+				if !f.send(ctx, delivery{records: b.Records, release: b.Release, bytes: b.Bytes, pos: b.Next}) {
 					return
 				}
 			}

@@ -84,6 +84,7 @@ func (p *Partition) Recover(ctx context.Context, each func(Snapshot) error, forg
 
 	latest := noPosition // source offset
 	r := p.m.newRecovery(p)
+	r.reuseBytes = !p.m.cfg.uncopied
 	err := r.run(ctx, noPosition, func(rec *kgo.Record) error {
 		user, source, _ := format.SplitHeaders(rec.Headers)
 		if format.IsRebuild(rec.Headers) {
@@ -126,13 +127,7 @@ func (p *Partition) RecoverMap(ctx context.Context) (map[string]Snapshot, Recove
 // own gives the snapshot bytes of its own: what a fetch returned is one buffer,
 // and a single slice of it keeps all of it in memory.
 func (s *Snapshot) own() {
-	buf := make([]byte, 0, len(s.Key)+len(s.Value))
-	buf = append(buf, s.Key...)
-	key := buf[:len(s.Key):len(s.Key)]
-	if s.Value != nil {
-		s.Value = append(buf, s.Value...)[len(key):]
-	}
-	s.Key = key
+	s.Key, s.Value = bytes.Clone(s.Key), bytes.Clone(s.Value)
 	for i := range s.Headers {
 		s.Headers[i].Value = bytes.Clone(s.Headers[i].Value)
 	}
@@ -145,6 +140,7 @@ type recovery struct {
 	partition    int32
 	stallTimeout time.Duration
 	fetchBytes   int32
+	reuseBytes   bool           // no receiver keeps a slice of what was read
 	slots        *recoverySlots // nil: no other recoveries to mind
 	log          *slog.Logger
 	trace        *Trace
@@ -161,7 +157,7 @@ type recovery struct {
 func (m *Module) newRecovery(p *Partition) *recovery {
 	return &recovery{
 		cl: m.reader, topic: m.snapshot, partition: p.id, stallTimeout: m.cfg.stallTimeout, fetchBytes: m.cfg.fetchBytes(),
-		slots: m.recoveries, log: p.log, trace: &m.cfg.trace, show: p.recovery.Store,
+		reuseBytes: true, slots: m.recoveries, log: p.log, trace: &m.cfg.trace, show: p.recovery.Store,
 	}
 }
 
@@ -280,6 +276,7 @@ func (r *recovery) deliver(ctx context.Context, d delivery, each func(*kgo.Recor
 			return err
 		}
 	}
+	d.release()
 	return nil
 }
 

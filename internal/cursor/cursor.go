@@ -33,6 +33,7 @@ type Cursor struct {
 	known     bool
 	inflate   kgo.Decompressor
 	raw       bool
+	buffers   *buffers // nil: none is used again
 
 	rest *response // of the last answer, not decoded yet
 
@@ -68,6 +69,17 @@ func (c *Cursor) Raw() *Cursor {
 	return c
 }
 
+// Reuse makes Fetch decode into memory that Batch.Release has given back: the
+// records, and with bytes what their slices are of too, if it was compressed. It
+// returns the cursor.
+func (c *Cursor) Reuse(bytes bool) *Cursor {
+	c.buffers = new(buffers)
+	if bytes {
+		c.inflate = newInflater(c.buffers)
+	}
+	return c
+}
+
 // ReadAhead makes Fetch ask for what follows before it returns, so that the
 // broker works while the caller does. ctx must outlive the Fetches. The function
 // returned ends what is under way, and waits for it.
@@ -95,6 +107,16 @@ type Batch struct {
 
 	Leader int32 // broker id
 	Epoch  int32 // leader epoch, -1: the brokers do not tell
+
+	release func()
+}
+
+// Release ends the use of the records, if the cursor is to Reuse them. It may be
+// called by any goroutine, once; without it they are garbage like any other.
+func (b Batch) Release() {
+	if b.release != nil {
+		b.release()
+	}
 }
 
 // ErrThrottled is returned when the broker answered without looking, as it
@@ -144,7 +166,13 @@ func (c *Cursor) fetch(ctx context.Context, position int64) (Batch, error) {
 	if c.raw {
 		opts.IsolationLevel, opts.KeepControlRecords = kgo.ReadUncommitted(), true
 	}
+	if c.buffers != nil {
+		opts.Pools = []kgo.Pool{c.buffers}
+	}
 	fp, next := kgo.ProcessFetchPartition(opts, rp.FetchResponseTopicPartition, c.inflate, nil)
+	if c.buffers != nil {
+		b.release = c.buffers.settle()
+	}
 	if fp.Err != nil {
 		return Batch{}, fmt.Errorf("the batch after offset %d cannot be read: %w", position, fp.Err)
 	}
