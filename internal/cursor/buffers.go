@@ -14,12 +14,11 @@ type buffers struct {
 	mu       sync.Mutex
 	free     loan
 	borrowed loan // by the part that is being decoded
-	used     int  // records of the last borrowed arena
 }
 
 // loan is what one part holds.
 type loan struct {
-	arenas [][]kgo.Record
+	arenas [][]kgo.Record // as long as they are used
 	bytes  [][]byte
 }
 
@@ -31,22 +30,24 @@ const arenaRecords = 1024
 func (b *buffers) GetRecords(n int) []kgo.Record {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if last := len(b.borrowed.arenas) - 1; last < 0 || cap(b.borrowed.arenas[last])-b.used < n {
+	last := len(b.borrowed.arenas) - 1
+	if last < 0 || cap(b.borrowed.arenas[last])-len(b.borrowed.arenas[last]) < n {
 		b.borrowed.arenas = append(b.borrowed.arenas, b.arena(n))
-		b.used = 0
+		last++
 	}
-	arena := b.borrowed.arenas[len(b.borrowed.arenas)-1]
-	b.used += n
-	return arena[b.used-n : b.used : b.used]
+	arena := &b.borrowed.arenas[last]
+	used := len(*arena)
+	*arena = (*arena)[:used+n]
+	return (*arena)[used : used+n : used+n]
 }
 
 func (b *buffers) arena(n int) []kgo.Record {
-	if i := slices.IndexFunc(b.free.arenas, func(a []kgo.Record) bool { return len(a) >= n }); i >= 0 {
+	if i := slices.IndexFunc(b.free.arenas, func(a []kgo.Record) bool { return cap(a) >= n }); i >= 0 {
 		arena := b.free.arenas[i]
 		b.free.arenas = slices.Delete(b.free.arenas, i, i+1)
 		return arena
 	}
-	return make([]kgo.Record, max(n, arenaRecords))
+	return make([]kgo.Record, 0, max(n, arenaRecords))
 }
 
 // PutRecords is called for a batch without a record to show: its part still
@@ -97,8 +98,12 @@ func (b *buffers) settle() (release func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	held := b.borrowed
-	b.borrowed, b.used = loan{}, 0
+	b.borrowed = loan{}
 	return func() {
+		for i, arena := range held.arenas {
+			clear(arena) // a record would keep the answer that it was in
+			held.arenas[i] = arena[:0]
+		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.free.arenas = append(b.free.arenas, held.arenas...)

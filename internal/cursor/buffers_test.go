@@ -3,7 +3,9 @@ package cursor
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"testing"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -56,6 +58,22 @@ func TestReleasedMemoryIsUsedAgain(t *testing.T) {
 			require.Equal(t, "0", string(kept.Key))
 		})
 	}
+}
+
+// What was released keeps nothing in memory.
+func TestReleasedRecordsKeepNoAnswer(t *testing.T) {
+	b := newBench(t)
+	plain := b.client(kgo.ProducerBatchCompression(kgo.NoCompression()))
+	require.NoError(t, plain.ProduceSync(b.ctx, &kgo.Record{Key: []byte("k"), Value: make([]byte, 100_000)}).FirstErr())
+	c := b.cursor().Reuse(true)
+	batch, err := c.Fetch(b.ctx, 0)
+	require.NoError(t, err)
+	at := weak.Make(&batch.Records[0].Value[0])
+	batch.Release()
+	batch = Batch{}
+	runtime.GC()
+	require.Nil(t, at.Value())
+	runtime.KeepAlive(c)
 }
 
 // Arenas serve many small batches and one that needs more than an arena.
