@@ -1,6 +1,7 @@
 package persistence
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kafkafence/persistence/internal/cursor"
+	"github.com/kafkafence/persistence/internal/format"
 	"github.com/kafkafence/persistence/internal/wire"
 )
 
@@ -91,6 +93,20 @@ func (f *fetcher) send(ctx context.Context, d delivery) bool {
 	return true
 }
 
+// own gives the records bytes of their own: what a fetch returned is one buffer,
+// and a single slice of it keeps all of it in memory. It is done here and not in
+// the delivery, which has the receiver's work.
+func own(records []*kgo.Record) {
+	for _, r := range records {
+		r.Key, r.Value = bytes.Clone(r.Key), bytes.Clone(r.Value)
+		for i := range r.Headers {
+			if h := &r.Headers[i]; !format.Reserved(h.Key) {
+				h.Value = bytes.Clone(h.Value)
+			}
+		}
+	}
+}
+
 // lineage checks, when the leader has changed, that the new one's log still has
 // everything below the target. A log that was cut and has grown again since
 // looks whole by its offsets.
@@ -118,7 +134,7 @@ func (f *fetcher) run(ctx context.Context) {
 		f.send(ctx, delivery{done: true, pos: position})
 		return
 	}
-	cur := cursor.New(r.cl, r.topic, r.partition, r.fetchBytes).Reuse(r.reuseBytes)
+	cur := cursor.New(r.cl, r.topic, r.partition, r.fetchBytes).Reuse(r.keep != keepSlices)
 	defer cur.ReadAhead(ctx)()
 	var last error   // of the requests since the last progress
 	seen := noBounds // by the last fetch, if it was answered
@@ -158,6 +174,9 @@ func (f *fetcher) run(ctx context.Context) {
 		switch s {
 		case done, onward:
 			pause = 0
+			if r.keep == keepCopies {
+				own(b.Records)
+			}
 			if len(b.Records) > 0 || b.Next > position {
 				if !f.send(ctx, delivery{records: b.Records, release: b.Release, bytes: b.Bytes, pos: b.Next}) {
 					return

@@ -1,7 +1,6 @@
 package persistence
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -84,18 +83,17 @@ func (p *Partition) Recover(ctx context.Context, each func(Snapshot) error, forg
 
 	latest := noPosition // source offset
 	r := p.m.newRecovery(p)
-	r.reuseBytes = !p.m.cfg.uncopied
+	r.keep = keepCopies
+	if p.m.cfg.uncopied {
+		r.keep = keepSlices
+	}
 	err := r.run(ctx, noPosition, func(rec *kgo.Record) error {
 		user, source, _ := format.SplitHeaders(rec.Headers)
 		if format.IsRebuild(rec.Headers) {
 			latest = noPosition
 		}
 		latest = max(latest, source)
-		s := Snapshot{Key: rec.Key, Value: rec.Value, SourceOffset: source, Headers: user, LogOffset: rec.Offset, Timestamp: rec.Timestamp}
-		if !p.m.cfg.uncopied {
-			s.own()
-		}
-		return each(s)
+		return each(Snapshot{Key: rec.Key, Value: rec.Value, SourceOffset: source, Headers: user, LogOffset: rec.Offset, Timestamp: rec.Timestamp})
 	}, forget)
 	if err == nil {
 		err = p.m.checkSources(ctx, p, latest)
@@ -124,15 +122,6 @@ func (p *Partition) RecoverMap(ctx context.Context) (map[string]Snapshot, Recove
 	return state, stats, nil
 }
 
-// own gives the snapshot bytes of its own: what a fetch returned is one buffer,
-// and a single slice of it keeps all of it in memory.
-func (s *Snapshot) own() {
-	s.Key, s.Value = bytes.Clone(s.Key), bytes.Clone(s.Value)
-	for i := range s.Headers {
-		s.Headers[i].Value = bytes.Clone(s.Headers[i].Value)
-	}
-}
-
 // recovery is one run through a snapshot partition.
 type recovery struct {
 	cl           *kgo.Client
@@ -140,7 +129,7 @@ type recovery struct {
 	partition    int32
 	stallTimeout time.Duration
 	fetchBytes   int32
-	reuseBytes   bool           // no receiver keeps a slice of what was read
+	keep         keeping
 	slots        *recoverySlots // nil: no other recoveries to mind
 	log          *slog.Logger
 	trace        *Trace
@@ -154,10 +143,19 @@ type recovery struct {
 	pos    int64 // of the delivery
 }
 
+// keeping says what the receiver of a recovery does with the bytes.
+type keeping int
+
+const (
+	keepNothing keeping = iota
+	keepCopies          // it may keep them, and gets copies
+	keepSlices          // it may keep them, and gets slices of what was fetched
+)
+
 func (m *Module) newRecovery(p *Partition) *recovery {
 	return &recovery{
 		cl: m.reader, topic: m.snapshot, partition: p.id, stallTimeout: m.cfg.stallTimeout, fetchBytes: m.cfg.fetchBytes(),
-		reuseBytes: true, slots: m.recoveries, log: p.log, trace: &m.cfg.trace, show: p.recovery.Store,
+		slots: m.recoveries, log: p.log, trace: &m.cfg.trace, show: p.recovery.Store,
 	}
 }
 
