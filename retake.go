@@ -82,6 +82,7 @@ func (m *Module) awaitAcceptance(p *Partition) bool {
 	wait := ownershipWait(m.cfg.user.heartbeatInterval, m.cfg.user.serverSide)
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
+	refusal := p.giveUpReason() // the coordinator's last word
 	for pause := 5 * time.Millisecond; ; pause = min(pause*2, 500*time.Millisecond) {
 		m.mu.Lock()
 		gone := m.mu.partitions[p.id] != p || m.mu.stopping
@@ -97,8 +98,11 @@ func (m *Module) awaitAcceptance(p *Partition) bool {
 		if err == nil {
 			return true
 		}
+		if ctx.Err() == nil {
+			refusal = err
+		}
 		if !sleep(ctx, pause) {
-			m.failFenced(p, 1, member.Generation, err)
+			m.failFenced(p, 1, member.Generation, refusal)
 			return false
 		}
 	}
