@@ -13,7 +13,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: lint unit integration ## everything: vet, staticcheck, unit and in-process tests, examples, real Kafka
+test: lint unit bench-short integration ## everything: vet, staticcheck, unit and in-process tests, examples, real Kafka
 
 .PHONY: lint
 lint: ## gofmt, go vet and staticcheck, in all modules
@@ -21,6 +21,7 @@ lint: ## gofmt, go vet and staticcheck, in all modules
 	$(GO) vet ./...
 	$(STATICCHECK) ./...
 	cd integration && $(GO) vet ./... && $(STATICCHECK) ./...
+	cd benchmarks && $(GO) vet ./... && $(STATICCHECK) ./...
 
 .PHONY: unit
 unit: ## unit tests, the in-process scenarios and the examples, with the race detector
@@ -34,6 +35,14 @@ integration: ## the suites on a real Kafka: KAFKA_BROKERS, else Docker, else Jav
 .PHONY: bench
 bench: ## the benchmarks on a real Kafka
 	cd integration && $(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m . ./...
+
+.PHONY: bench-recovery
+bench-recovery: ## recovery beside a bare loop, and its memory, on a real Kafka; a JSON object a line
+	cd benchmarks && $(GO) run ./recovery
+
+.PHONY: bench-short
+bench-short: ## the benchmarks' own tests, with few records on an in-process cluster
+	cd benchmarks && $(GO) test -race ./...
 
 .PHONY: fuzz
 fuzz: ## the fuzz tests, for half a minute each

@@ -134,12 +134,13 @@ func (f *fetcher) run(ctx context.Context) {
 		f.send(ctx, delivery{done: true, pos: position})
 		return
 	}
-	cur := cursor.New(r.cl, r.topic, r.partition, r.fetchBytes).Reuse(r.keep != keepSlices)
+	cur := cursor.New(r.cl, r.topic, r.partition, 0).Reuse(r.keep != keepSlices)
 	defer cur.ReadAhead(ctx)()
 	var last error   // of the requests since the last progress
 	seen := noBounds // by the last fetch, if it was answered
 	pause := time.Duration(0)
 	for {
+		cur.AskFor(r.fetchBytes(r.slots.running()))
 		bounded, cancel := f.clock.bound(ctx)
 		b, err := cur.Fetch(bounded, position)
 		cancel()

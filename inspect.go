@@ -68,7 +68,7 @@ func inspect(ctx context.Context, cl *kgo.Client, group string, input, snapshots
 		return Inspection{}, err
 	}
 	d := defaults()
-	r := &recovery{cl: cl, topic: snapshots, partition: partition, stallTimeout: d.stallTimeout, fetchBytes: d.fetchBytes(),
+	r := &recovery{cl: cl, topic: snapshots, partition: partition, stallTimeout: d.stallTimeout, fetchBytes: d.fetchBytes,
 		log: slog.New(slog.DiscardHandler), trace: &Trace{}, show: func(*RecoveryInfo) {}}
 	seen, err := r.scan(ctx, facts.snapshots.end)
 	if err != nil {

@@ -130,21 +130,23 @@ func RecoveryConcurrency(n int) Option {
 }
 
 // RecoveryMaxBytes bounds what all recoveries of the module together ask brokers
-// for and have not delivered yet; each of RecoveryConcurrency has an equal
-// share. A batch that is larger than a share is read all the same, since the
-// broker returns at least one, and compressed batches grow when they are decoded,
-// one after another. At least 256 KiB for each of RecoveryConcurrency; the
-// default is 96 MiB.
+// for and have not delivered yet. Those that run have equal shares, and what was
+// asked for under a larger share stays until it is delivered, so that just after
+// others have started it may be half as much again. A batch that is larger than a
+// share is read all the same, since the broker returns at least one, and
+// compressed batches grow when they are decoded, one after another. At least 256
+// KiB for each of RecoveryConcurrency; the default is 96 MiB.
 func RecoveryMaxBytes(n int) Option {
 	return option(func(c *config) { c.recoveryMaxBytes = n })
 }
 
 const minRecoveryBytes = 256 << 10
 
-// fetchBytes is how much one fetch of a recovery asks for. A share holds one fetch
-// that is under way, one that is being decoded, and about as much decoded.
-func (c *config) fetchBytes() int32 {
-	return int32(min(c.recoveryMaxBytes/c.recoveries/3, 4<<20))
+// fetchBytes is how much one fetch of a recovery asks for while this many run. A
+// share holds one fetch that is under way, one that is being decoded, and about as
+// much decoded.
+func (c *config) fetchBytes(running int) int32 {
+	return int32(min(c.recoveryMaxBytes/max(running, 1)/3, 16<<20))
 }
 
 // UncopiedSnapshots makes Recover hand over slices of the fetched batches

@@ -60,7 +60,8 @@ func TestTheDefaultsAreThoseThatAreDocumented(t *testing.T) {
 	require.Equal(t, 22500*time.Millisecond, c.revokeTimeout, "half of kgo's default of 45 s")
 	require.False(t, c.create)
 	require.Equal(t, 96<<20, c.recoveryMaxBytes)
-	require.EqualValues(t, 4<<20, c.fetchBytes())
+	require.EqualValues(t, 16<<20, c.fetchBytes(1), "alone")
+	require.EqualValues(t, 4<<20, c.fetchBytes(8))
 	require.False(t, c.uncopied)
 	for m := range mismatches {
 		require.Equal(t, mismatches[m].choices[0], c.choice(Mismatch(m)))
@@ -98,7 +99,7 @@ func TestOptionsReachTheConfiguration(t *testing.T) {
 	require.Equal(t, time.Second, c.txnTimeout)
 	require.Equal(t, Accept, c.choice(OffsetAhead))
 	require.Equal(t, Fail, c.choice(OffsetBelowInput))
-	require.EqualValues(t, 100<<10, c.fetchBytes())
+	require.EqualValues(t, 100<<10, c.fetchBytes(1))
 	require.True(t, c.uncopied)
 	require.True(t, c.create)
 	require.EqualValues(t, 3, c.replication)

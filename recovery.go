@@ -128,7 +128,7 @@ type recovery struct {
 	topic        wire.Topic
 	partition    int32
 	stallTimeout time.Duration
-	fetchBytes   int32
+	fetchBytes   func(running int) int32
 	keep         keeping
 	slots        *recoverySlots // nil: no other recoveries to mind
 	log          *slog.Logger
@@ -154,7 +154,7 @@ const (
 
 func (m *Module) newRecovery(p *Partition) *recovery {
 	return &recovery{
-		cl: m.reader, topic: m.snapshot, partition: p.id, stallTimeout: m.cfg.stallTimeout, fetchBytes: m.cfg.fetchBytes(),
+		cl: m.reader, topic: m.snapshot, partition: p.id, stallTimeout: m.cfg.stallTimeout, fetchBytes: m.cfg.fetchBytes,
 		slots: m.recoveries, log: p.log, trace: &m.cfg.trace, show: p.recovery.Store,
 	}
 }

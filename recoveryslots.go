@@ -7,10 +7,11 @@ import (
 )
 
 // recoverySlots lets a bounded number of recoveries run at a time, of those that
-// wait the smallest first: most partitions then serve sooner, and the largest
-// is not done later than it would be in any other order.
+// wait the smallest first: most partitions then serve sooner, and all of them take
+// about as long together as in any other order.
 type recoverySlots struct {
 	mu      sync.Mutex
+	all     int
 	free    int
 	waiting []*waitingRecovery
 }
@@ -20,7 +21,7 @@ type waitingRecovery struct {
 	granted chan struct{} // closed when it has its slot
 }
 
-func newRecoverySlots(n int) *recoverySlots { return &recoverySlots{free: n} }
+func newRecoverySlots(n int) *recoverySlots { return &recoverySlots{all: n, free: n} }
 
 // enter waits for a slot for a recovery of about size offsets, and reports
 // whether it got one before ctx ended.
@@ -49,6 +50,16 @@ func (s *recoverySlots) enter(ctx context.Context, size int64) bool {
 		s.leave() // it was given one just now
 	}
 	return false
+}
+
+// running is how many recoveries have a slot.
+func (s *recoverySlots) running() int {
+	if s == nil {
+		return 1
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all - s.free
 }
 
 func (s *recoverySlots) leave() {

@@ -109,8 +109,11 @@ func (m *Module) awaitAcceptance(p *Partition) bool {
 }
 
 func (m *Module) failFenced(p *Partition, times int, generation int32, err error) {
+	if !errors.Is(err, ErrFenced) {
+		err = join(ErrFenced, err)
+	}
 	m.fail(fmt.Errorf("persistence: partition %d of %s was fenced %d times under generation %d although it stays assigned: %w",
-		p.id, m.input.Name, times, generation, join(ErrFenced, err)))
+		p.id, m.input.Name, times, generation, err))
 }
 
 // takeoverFailed ends an ownership that never began, and returns the next

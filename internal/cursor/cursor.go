@@ -80,6 +80,9 @@ func (c *Cursor) Reuse(bytes bool) *Cursor {
 	return c
 }
 
+// AskFor makes the next requests ask for about this many bytes.
+func (c *Cursor) AskFor(maxBytes int32) { c.maxBytes = maxBytes }
+
 // ReadAhead makes Fetch ask for what follows before it returns, so that the
 // broker works while the caller does. ctx must outlive the Fetches. The function
 // returned ends what is under way, and waits for it.
@@ -204,23 +207,23 @@ func (c *Cursor) next(ctx context.Context, position int64) (*response, error) {
 			return nil, err
 		}
 	}
-	return c.ask(ctx, c.leader, c.epoch, position)
+	return ask(ctx, c.cl, c.leader, c.fetchRequest(position))
 }
 
 // send asks for a position in the background.
 func (c *Cursor) send(position int64) *request {
 	r := &request{position: position, done: make(chan struct{})}
-	leader, epoch := c.leader, c.epoch
+	req, leader := c.fetchRequest(position), c.leader
 	go func() {
 		defer close(r.done)
-		r.answer, r.err = c.ask(c.aheadCtx, leader, epoch, position)
+		r.answer, r.err = ask(c.aheadCtx, c.cl, leader, req)
 	}()
 	return r
 }
 
-// ask sends one fetch. It carries the leader epoch that the cursor knows, and a
-// leader of another one refuses it.
-func (c *Cursor) ask(ctx context.Context, leader, epoch int32, position int64) (*response, error) {
+// fetchRequest carries the leader epoch that the cursor knows, and a leader of
+// another one refuses it.
+func (c *Cursor) fetchRequest(position int64) *kmsg.FetchRequest {
 	r := kmsg.NewPtrFetchRequest()
 	r.MinBytes, r.MaxBytes, r.IsolationLevel, r.SessionEpoch = 1, c.maxBytes, 1, -1
 	if c.raw {
@@ -229,10 +232,15 @@ func (c *Cursor) ask(ctx context.Context, leader, epoch int32, position int64) (
 	t := kmsg.NewFetchRequestTopic()
 	t.Topic, t.TopicID = c.topic.Name, c.topic.ID
 	p := kmsg.NewFetchRequestTopicPartition()
-	p.Partition, p.FetchOffset, p.PartitionMaxBytes, p.CurrentLeaderEpoch = c.partition, position, c.maxBytes, epoch
+	p.Partition, p.FetchOffset, p.PartitionMaxBytes, p.CurrentLeaderEpoch = c.partition, position, c.maxBytes, c.epoch
 	t.Partitions = append(t.Partitions, p)
 	r.Topics = append(r.Topics, t)
-	kresp, err := c.cl.Broker(int(leader)).Request(ctx, r)
+	return r
+}
+
+// ask sends one fetch of one partition.
+func ask(ctx context.Context, cl *kgo.Client, leader int32, r *kmsg.FetchRequest) (*response, error) {
+	kresp, err := cl.Broker(int(leader)).Request(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +252,8 @@ func (c *Cursor) ask(ctx context.Context, leader, epoch int32, position int64) (
 		return nil, ErrThrottled
 	}
 	rp := &resp.Topics[0].Partitions[0]
-	return &response{rp, leader, epoch, position}, kerr.ErrorForCode(rp.ErrorCode)
+	asked := r.Topics[0].Partitions[0]
+	return &response{rp, leader, asked.CurrentLeaderEpoch, asked.FetchOffset}, kerr.ErrorForCode(rp.ErrorCode)
 }
 
 // Fate is what became of a record that was produced in a transaction.

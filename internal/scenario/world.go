@@ -124,6 +124,7 @@ func (w *World) Options(kafka []kgo.Opt, more ...persistence.Option) []persisten
 		persistence.SnapshotTopic(w.State),
 		persistence.TransactionalIDPrefix(w.Prefix),
 		persistence.CommitInterval(50 * time.Millisecond),
+		persistence.RecoveryMaxBytes(12 << 20), // fetches of 4 MiB: see PutMuch
 		persistence.Logger(slog.New(slog.NewTextHandler(logWriter{w.TB}, &slog.HandlerOptions{Level: slog.LevelDebug}))),
 	}, more...)
 }
