@@ -1,0 +1,36 @@
+// Package flow folds the events of a topic into state per key, exactly once:
+// state, outputs and the input offset become visible together or not at all.
+//
+// It is built on the persistence package, which see for what the fence is and
+// how partitions come and go. A [Spec] says what to do with an event; a [Flow]
+// runs it over a [persistence.Module].
+//
+//	counter, err := flow.New(flow.Spec[int]{
+//		Codec: flow.JSON[int](1),
+//		Fold: func(k *flow.Key[int], _ *kgo.Record) error {
+//			k.State++
+//			return nil
+//		},
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	return counter.Run(ctx, module)
+//
+// # What is promised
+//
+// Each event is folded into its key's state once, as far as the state that is
+// committed is concerned: an event at or below its key's snapshot's source offset
+// is not folded again. A crash loses what was not committed, and folds those
+// events again from the state before them; their outputs are committed with the
+// snapshot that contains them, so read_committed readers see each once. The
+// committed offset is the lowest over all keys that is not persisted.
+//
+// Events of one key are folded one after another, in order. Events of different
+// keys are folded at the same time, by a bounded number of workers for each
+// partition.
+//
+// Effects outside of Kafka are not part of the transaction: a fold may run more
+// than once for an event that is committed once. [Key.EventID] is the same each
+// time.
+package flow
