@@ -81,7 +81,7 @@ type Diagnosis struct {
 
 func (d Diagnosis) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s", d.Condition, d.Finding)
+	b.WriteString(d.Finding)
 	if d.Advice != "" {
 		fmt.Fprintf(&b, ". %s", d.Advice)
 	}

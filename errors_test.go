@@ -38,7 +38,7 @@ func TestMessagesSayWhereWhatAndWhatToDo(t *testing.T) {
 			&RecoveryStalledError{Topic: "state", Partition: 4, Target: 120, Position: 80, Stalled: 3 * time.Minute,
 				Diagnosis: Diagnosis{Condition: TransactionOpen, LogStart: 7, LastStableOffset: 90, HighWatermark: 130, Finding: "one is open", Advice: "Wait"}, Cause: kerr.NotLeaderForPartition},
 			[]string{"partition 4 of snapshot topic state", "no progress for 3m0s", "position 80", "target 120", "log start 7",
-				"last stable offset 90", "high watermark 130", "transaction open: one is open. Wait", "NOT_LEADER_FOR_PARTITION"},
+				"last stable offset 90", "high watermark 130", "one is open. Wait", "NOT_LEADER_FOR_PARTITION"},
 		},
 		{
 			"what was not flushed",
@@ -67,7 +67,7 @@ func TestAStallLeavesOutWhatIsNotKnown(t *testing.T) {
 	e := &RecoveryStalledError{Topic: "state", Target: -1, Position: -1, Diagnosis: conclude(facts{target: -1, leaderless: true, bounds: noBounds, notes: []string{"everything: no broker"}})}
 	require.Equal(t, "persistence: recovery of partition 0 of snapshot topic state made no progress for 0s: "+
 		"position -1, target -1, log start -1, last stable offset -1, high watermark -1: "+
-		"leader unreachable: the partition has no leader; its replicas are on brokers []. Bring one of them back: "+
+		"the partition has no leader; its replicas are on brokers []. Bring one of them back: "+
 		"kafka-topics.sh --bootstrap-server  --describe --topic  (not known: everything: no broker)", e.Error())
 	require.NoError(t, errors.Unwrap(e))
 }

@@ -145,6 +145,11 @@ func (f *fetcher) run(ctx context.Context) {
 		b, err := cur.Fetch(bounded, position)
 		cancel()
 		var s step
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && last == nil && f.clock.left(time.Now()) <= 0 {
+			// The deadline cut the request short, which says nothing.
+			f.send(ctx, delivery{err: r.stalled(ctx, f.clock, position, seen, nil)})
+			return
+		}
 		seen = noBounds
 		switch {
 		case err == nil:
