@@ -1,10 +1,10 @@
 package persistence
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/kafkafence/persistence/internal/wire"
 )
@@ -35,17 +36,12 @@ const lookTimeout = 5 * time.Second
 // The error is about the topic as a whole: it cannot be looked up, or does not
 // exist, or has no such partition.
 func Diagnose(ctx context.Context, cl *kgo.Client, topic string, partitions ...int32) ([]Diagnosis, error) {
-	adm := kadm.NewClient(cl)
-	topics, err := adm.ListTopics(ctx, topic)
-	if err == nil {
-		err = topics[topic].Err
-	}
+	found, err := describeTopic(ctx, cl, topic)
 	if err != nil {
 		return nil, fmt.Errorf("persistence: diagnosing topic %s: %w", topic, err)
 	}
-	found := topics[topic].Partitions
 	if len(partitions) == 0 {
-		partitions = found.Numbers()
+		partitions = slices.Sorted(maps.Keys(found))
 	}
 	diagnoses := make([]Diagnosis, 0, len(partitions))
 	for _, id := range partitions {
@@ -99,16 +95,50 @@ func (l *looker) note(what string, err error) {
 func (l *looker) lookUpLeader(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	topics, err := l.adm.ListTopics(ctx, l.topic)
-	p, ok := topics[l.topic].Partitions[l.partition]
-	if err == nil {
-		err = cmp.Or(topics[l.topic].Err, p.Err)
+	found, err := describeTopic(ctx, l.cl, l.topic)
+	p, ok := found[l.partition]
+	if err == nil && !ok {
+		err = kerr.UnknownTopicOrPartition
 	}
-	if ok {
-		l.leader, l.leaderEpoch, l.replicas, l.leaderless = p.Leader, p.LeaderEpoch, p.Replicas, p.Leader < 0
-	} else {
-		l.note("the partition's leader", cmp.Or(err, error(kerr.UnknownTopicOrPartition)))
+	if broker := (*kerr.Error)(nil); errors.As(err, &broker) {
+		l.note("the partition's leader", err)
+		return
 	}
+	if err != nil {
+		l.unreachable = err
+		return
+	}
+	l.leader, l.leaderEpoch, l.replicas, l.leaderless = p.Leader, p.LeaderEpoch, p.Replicas, p.Leader < 0
+}
+
+// describeTopic asks the brokers one after the other for a topic's partitions: a
+// diagnosis is wanted just when one of them hangs.
+func describeTopic(ctx context.Context, cl *kgo.Client, topic string) (map[int32]kmsg.MetadataResponseTopicPartition, error) {
+	r := kmsg.NewPtrMetadataRequest()
+	t := kmsg.NewMetadataRequestTopic()
+	t.Topic = kmsg.StringPtr(topic)
+	r.Topics = append(r.Topics, t)
+	err := errors.New("the client has no brokers")
+	for _, b := range slices.Concat(cl.DiscoveredBrokers(), cl.SeedBrokers()) {
+		bounded, cancel := context.WithTimeout(ctx, lookTimeout/3)
+		resp, asked := r.RequestWith(bounded, b)
+		cancel()
+		if asked != nil {
+			err = fmt.Errorf("no broker answers: %w", asked)
+			continue
+		}
+		found := make(map[int32]kmsg.MetadataResponseTopicPartition)
+		for _, t := range resp.Topics {
+			if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+				return nil, err
+			}
+			for _, p := range t.Partitions {
+				found[p.Partition] = p
+			}
+		}
+		return found, nil
+	}
+	return nil, err
 }
 
 func (l *looker) lookUpBounds(ctx context.Context) {

@@ -185,6 +185,10 @@ func conclude(f facts) Diagnosis {
 		d.Finding = fmt.Sprintf("the partition has no leader; its replicas are on brokers %v", f.replicas)
 		d.Advice = "Bring one of them back"
 		d.Commands = []string{f.tool("topics") + " --describe --topic " + f.topic}
+	case f.unreachable != nil && f.leader < 0:
+		d.Condition = LeaderUnreachable
+		d.Finding = fmt.Sprintf("the partition's leader cannot be found out: %v", f.unreachable)
+		d.Advice = "See whether the brokers run, and whether this machine reaches them"
 	case f.unreachable != nil:
 		d.Condition = LeaderUnreachable
 		d.Finding = fmt.Sprintf("the partition's leader, broker %d, does not answer: %v", f.leader, f.unreachable)
