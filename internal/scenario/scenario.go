@@ -30,5 +30,6 @@ func stories() []Story {
 	all = append(append(all, ownershipStories...), transactionStories...)
 	all = append(append(all, recoveryStories...), topicStories...)
 	all = append(all, mismatchStories()...)
+	all = append(all, endingStories...)
 	return all
 }
