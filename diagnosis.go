@@ -216,8 +216,8 @@ func (d *Diagnosis) truncated(f facts) {
 		d.Finding += fmt.Sprintf(": they were written under leader epoch %d at the latest, and broker %d leads with epoch %d, without them", f.targetEpoch, f.leader, f.leaderEpoch)
 	}
 	d.Finding += ". An unclean leader election, a lost disk or a recreated topic does this"
-	d.Advice = "Restore the topic from a copy; or reset the group's offset to an event from which the state can be rebuilt; " +
-		"or accept the loss: start again, and if that is refused, once with OnMismatch(SnapshotsTruncated, Resume)"
+	d.Advice = "Restore the topic from a copy; or start again, and if that is refused, once with OnMismatch(SnapshotsTruncated, Resume), " +
+		"which replays the events whose snapshots are gone, or with Rebuild"
 }
 
 // held is what to say of a log whose last stable offset is below the target.
