@@ -15,6 +15,8 @@
 // group generation into one Kafka transaction. The group coordinator refuses
 // a stale generation, and with it everything in the transaction.
 //
+// Package flow, on top of this one, folds events into typed state per key.
+//
 // There are only a few types. A [Module] is one member of a group. A
 // [Partition] is one ownership of one partition: it recovers its snapshots,
 // polls its events, and writes. A [Snapshot] is one key's state. A [Batch] is
@@ -68,7 +70,10 @@
 //   - A batch is visible to read_committed readers as a whole or not at all,
 //     and the input offset moves only with it.
 //   - The committed offset is never ahead of what the handler said is done.
-//   - Recovery delivers everything that was committed, or fails and says why.
+//   - Recovery delivers everything that was committed, or fails and says why: see
+//     [RecoveryStalledError] and [Diagnosis].
+//   - A committed offset that does not fit the snapshots or the input is noticed
+//     at the takeover, and dealt with as [OnMismatch] says.
 //
 // # Assumptions
 //

@@ -79,7 +79,7 @@ type fetcher struct {
 }
 
 func newFetcher(r *recovery) *fetcher {
-	return &fetcher{r: r, epoch: r.epoch, clock: newStall(r.stallTimeout, time.Now()), out: make(chan delivery, 1)}
+	return &fetcher{r: r, epoch: r.epoch, clock: newStall(r.stallTimeout, time.Now()), out: make(chan delivery)}
 }
 
 // send hands over, and leaves the time that it takes out of the deadline.

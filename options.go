@@ -49,7 +49,7 @@ func defaults() config {
 		maxBytes:         8 << 20,
 		stallTimeout:     3 * time.Minute,
 		recoveries:       8,
-		recoveryMaxBytes: 48 << 20,
+		recoveryMaxBytes: 32 << 20,
 		txnTimeout:       time.Minute,
 		replication:      -1,
 		logger:           slog.Default(),
@@ -135,7 +135,7 @@ func RecoveryConcurrency(n int) Option {
 // others have started it may be half as much again. A batch that is larger than a
 // share is read all the same, since the broker returns at least one, and
 // compressed batches grow when they are decoded, one after another. At least 256
-// KiB for each of RecoveryConcurrency; the default is 48 MiB.
+// KiB for each of RecoveryConcurrency; the default is 32 MiB.
 func RecoveryMaxBytes(n int) Option {
 	return option(func(c *config) { c.recoveryMaxBytes = n })
 }

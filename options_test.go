@@ -59,9 +59,9 @@ func TestTheDefaultsAreThoseThatAreDocumented(t *testing.T) {
 	require.Equal(t, time.Minute, c.txnTimeout)
 	require.Equal(t, 22500*time.Millisecond, c.revokeTimeout, "half of kgo's default of 45 s")
 	require.False(t, c.create)
-	require.Equal(t, 48<<20, c.recoveryMaxBytes)
-	require.EqualValues(t, 16<<20, c.fetchBytes(1), "alone")
-	require.EqualValues(t, 2<<20, c.fetchBytes(8))
+	require.Equal(t, 32<<20, c.recoveryMaxBytes)
+	require.EqualValues(t, 32<<20/3, c.fetchBytes(1), "alone")
+	require.EqualValues(t, 32<<20/24, c.fetchBytes(8))
 	require.False(t, c.uncopied)
 	for m := range mismatches {
 		require.Equal(t, mismatches[m].choices[0], c.choice(Mismatch(m)))

@@ -36,8 +36,8 @@ import (
 // bounded by it would miss them.
 //
 // Memory is bounded whatever the size of the topic: two answers of the leader
-// (one under way, one being decoded) and three decoded parts (one being made, one
-// waiting, one being handed over).
+// (one under way, one being decoded) and two decoded parts (one being made, one being
+// handed over).
 
 // Recovered says what a recovery read.
 type Recovered struct {

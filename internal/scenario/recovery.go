@@ -43,7 +43,7 @@ var recoveryStories = slices.Concat([]Story{
 	{Name: "TakeoverRefusesASnapshotTopicThatWasRecreated", Tell: recreatedBetweenRuns},
 	{Name: "TakeoverRightAfterAWriteIsNotTakenForATruncation", Tell: takeoverRightAfterAWrite},
 	{Name: "RecoveryOverAGap", Tell: func(w *World) { RecoverOverAGap(w, nil) }, Cleaner: true},
-}, endings(), recoveriesRebalanced())
+}, recoveriesRebalanced())
 
 // Somebody else's open transaction pins the last stable offset below a snapshot
 // that is committed: recovery waits until it is over, and has that snapshot.
@@ -74,53 +74,6 @@ func foreignTransaction(end kgo.TransactionEndTry) func(w *World) {
 		require.Equal(w, want, o.State)
 		require.NoError(w, m.Stop())
 	}
-}
-
-// endings are the ways in which a log can end: none of them may hang a
-// recovery, and each must deliver exactly what is committed.
-func endings() []Story {
-	var all []Story
-	for name, e := range map[string]struct {
-		lay  func(w *World)
-		want map[string]string
-	}{
-		"ARecord": {func(w *World) { w.Put("a", "1", "b", "2") }, map[string]string{"a": "1", "b": "2"}},
-		"ACommitMarker": {func(w *World) {
-			f := w.Foreign("migration")
-			f.Begin("a", "1")
-			f.End(kgo.TryCommit)
-		}, map[string]string{"a": "1"}},
-		"AnAbortedTransaction": {func(w *World) {
-			w.Put("a", "1")
-			f := w.Foreign("migration")
-			f.Begin("a", "2", "b", "2")
-			f.End(kgo.TryAbort)
-		}, map[string]string{"a": "1"}},
-		"ControlBatchesOnly": {func(w *World) {
-			f := w.Foreign("migration")
-			f.Begin("a", "1")
-			f.End(kgo.TryCommit)
-			w.DeleteRecords(w.State, 0, 1)
-		}, map[string]string{}},
-		"NothingWasEverThere": {func(*World) {}, map[string]string{}},
-		"NothingIsLeft": {func(w *World) {
-			w.Put("a", "1")
-			w.DeleteRecords(w.State, 0, 1)
-		}, map[string]string{}},
-	} {
-		all = append(all, Story{Name: "RecoveryOfALogThatEndsIn/" + name, Tell: func(w *World) {
-			e.lay(w)
-			end := w.End(w.State, 0)
-			m := w.Start(false)
-			o := m.Own()
-			require.Equal(w, e.want, o.State)
-			require.Equal(w, end, o.Recovered.Target)
-			require.EqualValues(w, len(e.want), o.Recovered.Records)
-			require.NoError(w, m.Stop())
-		}})
-	}
-	slices.SortFunc(all, func(a, b Story) int { return strings.Compare(a.Name, b.Name) })
-	return all
 }
 
 // RecoverOverAGap is the story of offsets that compaction took away. compact
