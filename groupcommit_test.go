@@ -64,8 +64,8 @@ func TestTransactionsKeepTheirBounds(t *testing.T) {
 		{"a write that does not fit waits for the next", func(g *groupCommit) { g.maxWrites = 4 }, []int{3, 2, 1}, []int{3, 3}},
 		{"one over the bound goes alone and whole", func(g *groupCommit) { g.maxWrites = 4 }, []int{1, 9, 1}, []int{1, 9, 1}},
 		{"one at a time", func(g *groupCommit) { g.maxWrites = 1 }, []int{1, 1, 2}, []int{1, 1, 2}},
-		{"bytes, up to the bound", func(g *groupCommit) { g.maxBytes = 350 }, []int{1, 1, 1, 1}, []int{3, 1}},
-		{"one over the byte bound goes alone and whole", func(g *groupCommit) { g.maxBytes = 350 }, []int{1, 7, 1, 1}, []int{1, 7, 2}},
+		{"bytes, up to the bound", func(g *groupCommit) { g.maxBytes = 3*ownHeaders + 50 }, []int{1, 1, 1, 1}, []int{3, 1}},
+		{"one over the byte bound goes alone and whole", func(g *groupCommit) { g.maxBytes = 3*ownHeaders + 50 }, []int{1, 7, 1, 1}, []int{1, 7, 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -34,11 +34,7 @@ type valueRow struct {
 }
 
 func get(ctx context.Context, s *session) error {
-	t, err := s.topic(ctx, s.snapshots)
-	if err != nil {
-		return err
-	}
-	partitions, err := s.chosen(t)
+	t, partitions, err := s.partitionsOf(ctx, s.snapshots)
 	if err != nil {
 		return err
 	}

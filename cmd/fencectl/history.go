@@ -51,11 +51,7 @@ const (
 )
 
 func history(ctx context.Context, s *session) error {
-	t, err := s.topic(ctx, s.snapshots)
-	if err != nil {
-		return err
-	}
-	partitions, err := s.chosen(t)
+	t, partitions, err := s.partitionsOf(ctx, s.snapshots)
 	if err != nil {
 		return err
 	}

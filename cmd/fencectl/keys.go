@@ -39,11 +39,7 @@ type keyRow struct {
 }
 
 func keys(ctx context.Context, s *session) error {
-	t, err := s.topic(ctx, s.snapshots)
-	if err != nil {
-		return err
-	}
-	partitions, err := s.chosen(t)
+	t, partitions, err := s.partitionsOf(ctx, s.snapshots)
 	if err != nil {
 		return err
 	}

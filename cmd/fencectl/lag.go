@@ -69,15 +69,11 @@ func (b bounds) lag(committed int64) int64 {
 }
 
 func lag(ctx context.Context, s *session) error {
-	input, err := s.topic(ctx, s.input)
+	input, partitions, err := s.partitionsOf(ctx, s.input)
 	if err != nil {
 		return err
 	}
 	snapshots, err := s.topic(ctx, s.snapshots)
-	if err != nil {
-		return err
-	}
-	partitions, err := s.chosen(input)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,16 @@ func (s *session) topic(ctx context.Context, name string) (kadm.TopicDetail, err
 	return topics[name], nil
 }
 
+// partitionsOf looks a topic up, and which of its partitions are meant.
+func (s *session) partitionsOf(ctx context.Context, name string) (kadm.TopicDetail, []int32, error) {
+	t, err := s.topic(ctx, name)
+	if err != nil {
+		return t, nil, err
+	}
+	partitions, err := s.chosen(t)
+	return t, partitions, err
+}
+
 // chosen are the topic's partitions, or the one that --partition names.
 func (s *session) chosen(t kadm.TopicDetail) ([]int32, error) {
 	if s.partition < 0 {

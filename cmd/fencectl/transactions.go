@@ -45,11 +45,7 @@ type transactionRow struct {
 }
 
 func transactions(ctx context.Context, s *session) error {
-	t, err := s.topic(ctx, s.snapshots)
-	if err != nil {
-		return err
-	}
-	partitions, err := s.chosen(t)
+	_, partitions, err := s.partitionsOf(ctx, s.snapshots)
 	if err != nil {
 		return err
 	}

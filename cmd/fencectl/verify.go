@@ -52,11 +52,7 @@ type mismatchRow struct {
 }
 
 func verify(ctx context.Context, s *session) error {
-	input, err := s.topic(ctx, s.input)
-	if err != nil {
-		return err
-	}
-	partitions, err := s.chosen(input)
+	_, partitions, err := s.partitionsOf(ctx, s.input)
 	if err != nil {
 		return err
 	}
