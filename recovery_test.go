@@ -569,9 +569,24 @@ func TestARecoveryReportsItsProgress(t *testing.T) {
 		require.EqualValues(w, 3, reports[1].Target)
 		require.EqualValues(w, 1, reports[1].Records)
 		require.Equal(w, 10*time.Second, reports[1].Took.Round(time.Second))
-		require.True(w, book.Has("level=INFO", "msg=recovering", "position=2", "target=3"))
+		require.True(w, book.Has("level=INFO", "msg=recovering", "position=2", "target=3", "records_per_second=", "bytes_per_second=", "estimate="))
+		require.True(w, book.Has("level=INFO", `msg="recovery stands still"`, "position=2", "target=3", "for=10s", "fails_after=3m0s"))
 		require.Equal(w, "1", o.State["open"])
 	})
+}
+
+func TestARecoveryEstimatesTheTimeThatIsLeft(t *testing.T) {
+	for _, c := range []struct {
+		info persistence.RecoveryInfo
+		want time.Duration
+	}{
+		{persistence.RecoveryInfo{Start: 100, Position: 150, Target: 400, Took: 10 * time.Second}, 50 * time.Second},
+		{persistence.RecoveryInfo{Start: 100, Position: 100, Target: 400, Took: 10 * time.Second}, 0},
+		{persistence.RecoveryInfo{Start: 100, Position: 400, Target: 400, Took: 10 * time.Second}, 0},
+		{persistence.RecoveryInfo{Start: -1, Position: -1, Target: -1}, 0},
+	} {
+		require.Equal(t, c.want, c.info.Left())
+	}
 }
 
 var modelSeed = flag.Uint64("model.seed", 0, "seed of the random histories that recoveries are compared with a model over; 0 picks one")

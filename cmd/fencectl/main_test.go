@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 	"go.uber.org/goleak"
 
@@ -313,6 +315,33 @@ func TestLoggingInAndTLS(t *testing.T) {
 	require.Contains(t, note, "can be talked to")
 	b.call(exitBlind, "get", "k", "--snapshots", "state", "--timeout", "2s") // without TLS
 	b.call(exitUsage, "get", "k", "--snapshots", "state", "--tls", "--tls-ca", password)
+}
+
+// doctor looks with the service's own credentials, and says what they lack.
+func TestDoctorChecksACLs(t *testing.T) {
+	allow := func(resource kmsg.ACLResourceType, name string, ops ...kmsg.ACLOperation) (acls []kfake.ACL) {
+		for _, op := range ops {
+			acls = append(acls, kfake.ACL{Resource: resource, Name: name, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: op, Allow: true})
+		}
+		return acls
+	}
+	read, describe := kmsg.ACLOperationRead, kmsg.ACLOperationDescribe
+	acls := slices.Concat(
+		allow(kmsg.ACLResourceTypeTopic, "orders", read, describe),
+		allow(kmsg.ACLResourceTypeTopic, "state", read, describe),
+		allow(kmsg.ACLResourceTypeGroup, "g", read, describe))
+	b := newBench(t, kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser("PLAIN", "admin", "secret"), kfake.User("PLAIN", "service", "secret", acls...))
+	t.Setenv(passwordVariable, "secret")
+	text, note := b.call(exitWrong, with("doctor", "--prefix", "p", "--sasl", "plain", "--sasl-user", "service")...)
+	require.Contains(t, text, "ok    ACLs of topic orders: needed: READ, DESCRIBE; missing: -")
+	require.Contains(t, text, "FAIL  ACLs of topic state: needed: READ, WRITE, DESCRIBE, DESCRIBE_CONFIGS; missing: WRITE, DESCRIBE_CONFIGS. Allow them")
+	require.Contains(t, text, "FAIL  ACLs of TransactionalId p-snapshot-*: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
+	require.Contains(t, text, "warn  snapshot topic's settings: not known: TOPIC_AUTHORIZATION_FAILED")
+	require.Contains(t, note, "the password goes over the network as it is")
+
+	text, _ = b.call(exitOK, with("doctor", "--prefix", "p", "--sasl", "plain", "--sasl-user", "admin")...)
+	require.Contains(t, text, "ok    ACLs of topic state")
+	require.Contains(t, text, "ok    ACLs of TransactionalId p-snapshot-*: Describe is allowed on p-snapshot-0; Write is needed too")
 }
 
 // newCertificate is for 127.0.0.1 and its own authority.
