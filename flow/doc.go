@@ -7,7 +7,7 @@
 //
 //	counter, err := flow.New(flow.Spec[int]{
 //		Codec: flow.JSON[int](1),
-//		Fold: func(k *flow.Key[int], _ *kgo.Record) error {
+//		Fold: func(_ context.Context, k *flow.Key[int], _ *kgo.Record) error {
 //			k.State++
 //			return nil
 //		},
@@ -27,8 +27,12 @@
 // committed offset is the lowest over all keys that is not persisted.
 //
 // Events of one key are folded one after another, in order. Events of different
-// keys are folded at the same time, by a bounded number of workers for each
-// partition.
+// keys are folded at the same time, as many as Spec.Workers. A slow fold holds
+// up its own key, and the committed offset, which waits for the slowest.
+//
+// An operator who sets the group's offset back, for the events to be folded anew,
+// must delete the state first (persistence.Rebuild): otherwise the replay
+// changes nothing.
 //
 // Effects outside of Kafka are not part of the transaction: a fold may run more
 // than once for an event that is committed once. [Key.EventID] is the same each
