@@ -30,7 +30,7 @@ func (m *Module) agree(p *Partition, facts takeoverFacts) (plan, error) {
 	if decided.err != nil {
 		return plan{}, decided.err
 	}
-	if decided.rebuild {
+	if decided.rebuild && !m.cfg.stateless {
 		keys, err := m.liveKeys(p.takeoverCtx, p, facts.snapshots.end)
 		if err != nil {
 			return plan{}, err

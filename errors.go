@@ -61,6 +61,10 @@ var (
 	// be in the partition of its events.
 	ErrPartitionMismatch = errors.New("input and snapshot topic differ in their partition counts")
 
+	// ErrStateless means that a module with Stateless was asked for something
+	// that needs snapshots.
+	ErrStateless = errors.New("the module is Stateless: it has no snapshots")
+
 	// ErrInput means that the input position is not in the log any more, or
 	// never was: retention passed it, or the topic was recreated. The library
 	// never moves to another position by itself; see OnMismatch.

@@ -114,7 +114,7 @@ func (m Mismatch) Error() string {
 // is not known, or was not looked up, is -1.
 type Agreement struct {
 	Topic         string // input topic
-	SnapshotTopic string
+	SnapshotTopic string // empty with Stateless
 	Partition     int32
 
 	Committed   int64  // the group's offset
@@ -137,7 +137,11 @@ type MismatchError struct {
 
 func (e *MismatchError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "persistence: partition %d of %s, snapshots in %s: %s: %s: %s. Choices: ", e.Partition, e.Topic, e.SnapshotTopic, e.Mismatch.String(), e.Mismatch.Error(), e.numbers())
+	fmt.Fprintf(&b, "persistence: partition %d of %s", e.Partition, e.Topic)
+	if e.SnapshotTopic != "" {
+		fmt.Fprintf(&b, ", snapshots in %s", e.SnapshotTopic)
+	}
+	fmt.Fprintf(&b, ": %s: %s: %s. Choices: ", e.Mismatch.String(), e.Mismatch.Error(), e.numbers())
 	if !e.Mismatch.known() {
 		return b.String()
 	}
@@ -153,7 +157,7 @@ func (e *MismatchError) Error() string {
 		case Resume:
 			fmt.Fprintf(&b, "OnMismatch(%s, Resume) starts from what the snapshots account for and replays", e.Mismatch.String())
 		case Rebuild:
-			fmt.Fprintf(&b, "OnMismatch(%s, Rebuild) deletes the snapshots and starts from the beginning of the input", e.Mismatch.String())
+			fmt.Fprintf(&b, "OnMismatch(%s, Rebuild) deletes the snapshots, if any, and starts from the beginning of the input", e.Mismatch.String())
 		}
 	}
 	return b.String()

@@ -24,6 +24,7 @@ type config struct {
 	user  userOptions // read from kafka
 
 	snapshotTopic    string
+	stateless        bool
 	prefix           string
 	commitInterval   time.Duration
 	maxWrites        int
@@ -79,10 +80,21 @@ func Kafka(opts ...kgo.Opt) Option {
 	return option(func(c *config) { c.kafka = append(c.kafka, opts...) })
 }
 
-// SnapshotTopic names the compacted topic that holds the snapshots. Required.
-// It must have as many partitions as the input topic, and cleanup.policy=compact.
+// SnapshotTopic names the compacted topic that holds the snapshots. Required,
+// save with Stateless. It must have as many partitions as the input topic, and
+// cleanup.policy=compact.
 func SnapshotTopic(topic string) Option {
 	return option(func(c *config) { c.snapshotTopic = topic })
+}
+
+// Stateless does without snapshots, in place of SnapshotTopic: for a loop that
+// consumes, transforms and produces. Outputs and the input offset are in one
+// transaction, under the same fence. There is no state to recover, so Recover and
+// snapshots are refused, and only the offset tells what is done: Batch.Through
+// must not pass an event whose outputs are not in this batch or an earlier one, and
+// the outputs of an event beyond it would be made again after a crash.
+func Stateless() Option {
+	return option(func(c *config) { c.stateless = true })
 }
 
 // TransactionalIDPrefix is what the producers' transactional ids begin with:
@@ -233,7 +245,15 @@ func newConfig(opts []Option) (config, error) {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
-	if err := validTopic(c.snapshotTopic); err != nil {
+	switch err := validTopic(c.snapshotTopic); {
+	case c.stateless && c.snapshotTopic != "":
+		fault("SnapshotTopic %q: not allowed together with Stateless, which has no snapshots", c.snapshotTopic)
+	case c.stateless && c.create:
+		fault("CreateSnapshotTopic: not allowed together with Stateless, which has no snapshots")
+	case c.stateless:
+	case c.snapshotTopic == "":
+		fault(`SnapshotTopic "": %w, or Stateless for a service without state`, err)
+	case err != nil:
 		fault("SnapshotTopic %q: %w", c.snapshotTopic, err)
 	}
 	if c.prefix == "" {

@@ -220,6 +220,9 @@ const ownHeaders = 200
 // newWrite checks a batch.
 func (p *Partition) newWrite(b Batch) (*write, error) {
 	w := &write{snapshots: b.Snapshots, outputs: b.Outputs, through: position{offset: noPosition}, done: make(chan error, 1)}
+	if len(b.Snapshots) > 0 && p.m.cfg.stateless {
+		return nil, ErrStateless
+	}
 	for i := range b.Snapshots {
 		s := &b.Snapshots[i]
 		if len(s.Key) == 0 {

@@ -30,6 +30,10 @@ func (m *Module) preflight(ctx context.Context) error {
 	} else if input.Err != nil {
 		return fmt.Errorf("persistence: input topic %s: %w", m.input.Name, input.Err)
 	}
+	m.input.ID = input.ID
+	if m.cfg.stateless {
+		return nil
+	}
 	snapshot, err := m.describe(ctx, adm, m.snapshot.Name)
 	if err != nil {
 		return err
@@ -50,7 +54,7 @@ func (m *Module) preflight(ctx context.Context) error {
 		return fmt.Errorf("persistence: input topic %s has %d partitions and snapshot topic %s has %d: %w; use a snapshot topic with %d partitions",
 			m.input.Name, i, m.snapshot.Name, s, ErrPartitionMismatch, i)
 	}
-	m.input.ID, m.snapshot.ID = input.ID, snapshot.ID
+	m.snapshot.ID = snapshot.ID
 	m.mu.Lock()
 	m.mu.inputs, m.mu.snapshots = len(input.Partitions), len(snapshot.Partitions)
 	m.mu.Unlock()
@@ -174,7 +178,7 @@ func (m *Module) checkPartition(ctx context.Context, id int32) error {
 	m.mu.Lock()
 	snapshots := m.mu.snapshots
 	m.mu.Unlock()
-	if int(id) < snapshots {
+	if int(id) < snapshots || m.cfg.stateless {
 		return nil
 	}
 	adm := kadm.NewClient(m.reader)

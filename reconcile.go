@@ -22,6 +22,7 @@ import (
 
 // takeoverFacts are what a takeover has looked up.
 type takeoverFacts struct {
+	stateless     bool // there is no snapshot topic
 	input         string
 	snapshotTopic string
 	partition     int32
@@ -93,6 +94,10 @@ func reconcile(f takeoverFacts, choice func(Mismatch) Choice) plan {
 	}
 
 	switch {
+	case f.stateless:
+		if other(meta.Input) {
+			report(InputRecreated)
+		}
 	case f.committed.Offset < 0:
 		if f.snapshots.empty() {
 			break

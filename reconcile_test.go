@@ -57,6 +57,40 @@ func TestTakeoversAgree(t *testing.T) {
 			want:   want{resume: position{-1, -1}, from: fromPolicy},
 		},
 
+		"stateless, and an offset of the same service": {
+			change: func(f *takeoverFacts) {
+				f.stateless, f.snapshots, f.committed = true, span{}, ours(format.Metadata{End: format.Unknown, Input: "here"})
+			},
+			want: want{resume: committed, from: fromCommit},
+		},
+		"stateless, and an offset that somebody else committed": {
+			change: func(f *takeoverFacts) { f.stateless, f.snapshots, f.committed = true, span{}, foreign(40) },
+			want:   want{resume: position{40, -1}, from: fromCommit},
+		},
+		"stateless now, and not before": {
+			change: func(f *takeoverFacts) { f.stateless, f.snapshots = true, span{} },
+			want:   want{resume: committed, from: fromCommit},
+		},
+		"stateless before, and not now": {
+			change: func(f *takeoverFacts) {
+				f.snapshots, f.committed = span{}, ours(format.Metadata{End: format.Unknown, Input: "here"})
+			},
+			want: want{found: []Mismatch{OffsetBehind}, resume: committed, from: fromCommit},
+		},
+		"stateless, with no offset": {
+			change: func(f *takeoverFacts) { f.stateless, f.snapshots, f.committed = true, span{}, none },
+			want:   want{resume: position{-1, -1}, from: fromPolicy},
+		},
+		"stateless, and another input": {
+			change: func(f *takeoverFacts) {
+				f.stateless, f.snapshots, f.committed = true, span{}, ours(format.Metadata{End: format.Unknown, Input: "other"})
+			},
+			want: want{found: []Mismatch{InputRecreated}, fails: true, resume: committed, from: fromCommit},
+		},
+		"stateless, and events are gone": {
+			change: func(f *takeoverFacts) { f.stateless, f.snapshots, f.inputLog.start = true, span{}, 50 },
+			want:   want{found: []Mismatch{OffsetBelowInput}, fails: true, resume: committed, from: fromCommit},
+		},
 		"no offset, unread snapshots": {change: func(f *takeoverFacts) { f.committed = none }, want: want{scan: true}},
 		"no offset, and all snapshots were aborted": {
 			change: func(f *takeoverFacts) { f.committed, f.scanned = none, &scan{committable: -1, source: -1} },

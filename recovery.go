@@ -66,13 +66,16 @@ type Recovered struct {
 // RecoveryStallTimeout without progress, or at once where none can be made, it
 // fails with a *RecoveryStalledError, whose Diagnosis says why and what to do.
 // A *MismatchError says that the snapshots do not belong to the input. Other
-// errors: that of each; ErrRevoked, ErrLost and ErrClosed as soon as the
+// errors: that of each; ErrStateless; ErrRevoked, ErrLost and ErrClosed as soon as the
 // partition is to be given up; ctx's. After an error nothing is known to be
 // complete. At most RecoveryConcurrency recoveries run at a time, the smallest
 // first, within RecoveryMaxBytes together.
 func (p *Partition) Recover(ctx context.Context, each func(Snapshot) error, forget func()) (Recovered, error) {
 	if each == nil || forget == nil {
 		return Recovered{}, errors.New("persistence: Recover: both functions are required")
+	}
+	if p.m.cfg.stateless {
+		return Recovered{}, fmt.Errorf("persistence: Recover: %w", ErrStateless)
 	}
 	if err := p.giveUpReason(); err != nil {
 		return Recovered{}, err

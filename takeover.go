@@ -78,11 +78,13 @@ func (m *Module) takeOver(p *Partition) error {
 	if err != nil {
 		return err
 	}
-	facts := takeoverFacts{input: m.input.Name, snapshotTopic: m.snapshot.Name, partition: p.id,
+	facts := takeoverFacts{stateless: m.cfg.stateless, input: m.input.Name, snapshotTopic: m.snapshot.Name, partition: p.id,
 		committed: last, inputID: format.TopicID(m.input.ID)}
 	err = p.persist(ctx, "looking up the logs", func() (err error) {
-		if facts.snapshots, err = lookUpSpan(ctx, m.reader, m.snapshot.Name, p.id); err != nil {
-			return err
+		if !m.cfg.stateless {
+			if facts.snapshots, err = lookUpSpan(ctx, m.reader, m.snapshot.Name, p.id); err != nil {
+				return err
+			}
 		}
 		facts.inputLog, err = lookUpSpan(ctx, m.reader, m.input.Name, p.id)
 		return err
@@ -116,12 +118,16 @@ func (m *Module) takeOver(p *Partition) error {
 	p.mu.resume, p.inputEnd = resume, facts.inputLog.end
 	p.mu.Unlock()
 	p.offsets.start(resume)
+	end := facts.snapshots.end
+	if m.cfg.stateless {
+		end = format.Unknown
+	}
 	p.commit = &groupCommit{
 		topic: m.input.Name, partition: p.id, snapshots: m.snapshot.Name,
 		maxWrites: m.cfg.maxWrites, maxBytes: m.cfg.maxBytes,
 		patience: m.cfg.txnTimeout, fenceWait: ownershipWait(m.cfg.user.heartbeatInterval, m.cfg.user.serverSide),
 		broker: m.newBroker(p), queue: p.queue, offsets: &p.offsets, trace: &m.cfg.trace, log: p.log,
-		nonce: nonce(), inputID: facts.inputID, inherited: last.Metadata, end: facts.snapshots.end, exclusive: newGate(),
+		nonce: nonce(), inputID: facts.inputID, inherited: last.Metadata, end: end, exclusive: newGate(),
 		fatal: func(err error) { m.fenced(p, err) },
 	}
 	info := TakeoverInfo{Topic: m.input.Name, Partition: p.id, Generation: m.member().Generation,

@@ -58,7 +58,7 @@ type polled struct {
 func (f *Flow[S]) Handle(ctx context.Context, p *persistence.Partition) error {
 	d := &driver[S]{f: f, p: p, reports: make(chan report, f.spec.Workers), polled: make(chan polled), state: make([]report, f.spec.Workers), advanced: -1}
 	for i := range f.spec.Workers {
-		d.workers = append(d.workers, &worker[S]{index: i, spec: &f.spec, slots: f.slots, p: p, tag: codecTag(f.spec.Codec), drain: &d.drain, out: d.reports,
+		d.workers = append(d.workers, &worker[S]{index: i, spec: &f.spec, slots: f.slots, topic: p.Topic(), partition: p.ID(), revoked: p.Revoked(), tag: codecTag(f.spec.Codec), drain: &d.drain, out: d.reports,
 			wake: make(chan struct{}, 1), keys: make(map[string]*entry[S])})
 	}
 	if err := d.recover(ctx); err != nil {
@@ -71,15 +71,16 @@ func (f *Flow[S]) Handle(ctx context.Context, p *persistence.Partition) error {
 	for _, w := range d.workers {
 		running.Go(func() { w.run(work) })
 	}
-	running.Go(func() { d.poll(work) })
+	running.Go(func() { poll(work, p, d.polled) })
 	return d.run(work)
 }
 
 var seed = maphash.MakeSeed()
 
-func (d *driver[S]) workerOf(key []byte) *worker[S] {
-	return d.workers[maphash.Bytes(seed, key)%uint64(len(d.workers))]
-}
+// shard spreads keys over n.
+func shard(key []byte, n int) int { return int(maphash.Bytes(seed, key) % uint64(n)) }
+
+func (d *driver[S]) workerOf(key []byte) *worker[S] { return d.workers[shard(key, len(d.workers))] }
 
 func (d *driver[S]) recover(ctx context.Context) error {
 	_, err := d.p.Recover(ctx, func(s persistence.Snapshot) error {
@@ -114,11 +115,12 @@ func (d *driver[S]) recover(ctx context.Context) error {
 	return nil
 }
 
-func (d *driver[S]) poll(ctx context.Context) {
+// poll polls ahead of the driver, by one batch.
+func poll(ctx context.Context, p *persistence.Partition, to chan<- polled) {
 	for {
-		events, err := d.p.Poll(ctx)
+		events, err := p.Poll(ctx)
 		select {
-		case d.polled <- polled{events, err}:
+		case to <- polled{events, err}:
 		case <-ctx.Done():
 			return
 		}
@@ -210,7 +212,7 @@ func isGivenUp(err error) bool {
 func (d *driver[S]) giveUp(why error) error {
 	d.drain.Store(true)
 	for _, w := range d.workers {
-		w.poke()
+		poke(w.wake)
 	}
 	return why
 }

@@ -76,6 +76,11 @@ func start[S any](b *bench, spec flow.Spec[S], opts ...persistence.Option) *runn
 	b.Helper()
 	f, err := flow.New(spec)
 	require.NoError(b, err)
+	return b.run(f.Run, opts...)
+}
+
+func (b *bench) run(run func(context.Context, *persistence.Module) error, opts ...persistence.Option) *running {
+	b.Helper()
 	m, err := persistence.New(append([]persistence.Option{
 		persistence.Kafka(kgo.SeedBrokers(b.cluster.ListenAddrs()...), kgo.ConsumerGroup("g"), kgo.ConsumeTopics("in"), kgo.FetchMaxWait(50*time.Millisecond)),
 		persistence.SnapshotTopic("state"), persistence.TransactionalIDPrefix("p"), persistence.CommitInterval(20 * time.Millisecond),
@@ -84,7 +89,7 @@ func start[S any](b *bench, spec flow.Spec[S], opts ...persistence.Option) *runn
 	require.NoError(b, err)
 	ctx, cancel := context.WithCancel(b.ctx)
 	r := &running{b: b, stop: cancel, done: make(chan error, 1), mod: m}
-	go func() { r.done <- f.Run(ctx, m) }()
+	go func() { r.done <- run(ctx, m) }()
 	b.Cleanup(func() {
 		cancel()
 		_ = m.Close(context.Background())

@@ -15,14 +15,12 @@ type Key[S any] struct {
 	State S
 
 	entry   *entry[S]
-	topic   string
-	part    int32
-	offset  int64 // of the event; -1 for a timer
+	event   *kgo.Record // nil for a timer or a tick
 	deleted bool
 	skipped bool
 	outputs []*kgo.Record
 	timers  map[string]int64 // set or, with 0, cancelled
-	emitted int
+	named   int              // calls of EventID
 }
 
 // Key returns the key's bytes, for reading.
@@ -44,16 +42,22 @@ func (k *Key[S]) Skip() { k.skipped = true }
 // the flow from then on.
 func (k *Key[S]) Emit(records ...*kgo.Record) { k.outputs = append(k.outputs, records...) }
 
-// EventID is a name for the event that is the same whenever it is folded: its
-// topic, partition and offset, and an index that counts the calls. A system that
-// does something once for each name does it once for each event, though folds may
-// run again. It is empty in a timer.
+// EventID is the package's EventID of the event, with an index that counts the
+// calls. It is empty in a timer or a tick.
 func (k *Key[S]) EventID() string {
-	if k.offset < 0 {
+	if k.event == nil {
 		return ""
 	}
-	k.emitted++
-	return fmt.Sprintf("%s/%d/%d/%d", k.topic, k.part, k.offset, k.emitted-1)
+	k.named++
+	return EventID(k.event, k.named-1)
+}
+
+// EventID is a name for an event that is the same whenever it is processed: its
+// topic, partition and offset, and an index for those of which several things
+// come. A system that does something once for each name does it once for each
+// event, though folds may run again.
+func EventID(event *kgo.Record, index int) string {
+	return fmt.Sprintf("%s/%d/%d/%d", event.Topic, event.Partition, event.Offset, index)
 }
 
 // SetTimer makes Spec.Timer be called at a time, or soon after: not before its

@@ -1,9 +1,11 @@
 package flow
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -50,6 +52,37 @@ func (p Poison) check() error {
 // undone.
 func (p Poison) stops() bool { return p.topic == "" && p.retries == 0 }
 
+// attempt calls until there is no error, or as often as the policy says, or until
+// ctx ends or the partition is revoked. A panic is an error.
+func (p Poison) attempt(ctx context.Context, revoked <-chan struct{}, call func() error) (attempts int, err error) {
+	backoff := p.backoff
+	for attempts = 1; ; attempts++ {
+		if err = guard(call); err == nil || attempts > p.retries {
+			return attempts, err
+		}
+		t := time.NewTimer(backoff)
+		select {
+		case <-t.C:
+			backoff *= 2
+			continue
+		case <-ctx.Done():
+		case <-revoked:
+		}
+		t.Stop()
+		return attempts, err
+	}
+}
+
+// guard turns a panic into an error.
+func guard(call func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+	}()
+	return call()
+}
+
 // deadLetter makes the record.
 func (p Poison) deadLetter(event *kgo.Record, key []byte, attempts int, why error) *kgo.Record {
 	number := func(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
@@ -69,7 +102,7 @@ func (p Poison) deadLetter(event *kgo.Record, key []byte, attempts int, why erro
 // folded into. Poison decides about it as if a fold had failed.
 var ErrNoKey = errors.New("the event has no key")
 
-// FoldError is an error or a panic of a fold or a timer.
+// FoldError is an error or a panic of a fold, a transform, a timer or a tick.
 type FoldError struct {
 	Topic     string
 	Partition int32
@@ -84,6 +117,10 @@ func (e *FoldError) Error() string {
 		return fmt.Sprintf("flow: the timer of key %q in partition %d of %s failed: %v", e.Key, e.Partition, e.Topic, e.Err)
 	}
 	return fmt.Sprintf("flow: event %d of partition %d of %s, key %q, failed after %d attempts: %v", e.Offset, e.Partition, e.Topic, e.Key, e.Attempts, e.Err)
+}
+
+func failed(event *kgo.Record, key []byte, attempts int, err error) error {
+	return &FoldError{Topic: event.Topic, Partition: event.Partition, Offset: event.Offset, Key: key, Attempts: attempts, Err: err}
 }
 
 func (e *FoldError) Unwrap() error { return e.Err }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -98,17 +97,8 @@ func New[S any](spec Spec[S]) (*Flow[S], error) {
 	if err := spec.Poison.check(); err != nil {
 		faults = append(faults, err)
 	}
-	if spec.Workers == 0 {
-		spec.Workers = runtime.GOMAXPROCS(0)
-	}
-	if spec.Workers < 1 {
-		fault("Workers %d: at least 1 is allowed, or 0 for GOMAXPROCS", spec.Workers)
-	}
-	if spec.MaxInFlight == 0 {
-		spec.MaxInFlight = 10_000
-	}
-	if spec.MaxInFlight < 1 {
-		fault("MaxInFlight %d: at least 1 is allowed, or 0 for the default", spec.MaxInFlight)
+	if err := bounds(&spec.Workers, &spec.MaxInFlight); err != nil {
+		faults = append(faults, err)
 	}
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("flow: the specification cannot be used:\n%w", errors.Join(faults...))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,14 +25,16 @@ import (
 // Invariant: an event is folded, or it is the first of what the worker says is not
 // persisted, or behind it.
 type worker[S any] struct {
-	index int
-	spec  *Spec[S]
-	slots chan struct{}
-	p     *persistence.Partition
-	tag   []byte       // of the codec
-	drain *atomic.Bool // fold nothing more
-	out   chan<- report
-	wake  chan struct{}
+	index     int
+	spec      *Spec[S]
+	slots     chan struct{}
+	topic     string
+	partition int32
+	revoked   <-chan struct{}
+	tag       []byte       // of the codec
+	drain     *atomic.Bool // fold nothing more
+	out       chan<- report
+	wake      chan struct{}
 
 	mu      sync.Mutex // the rest
 	events  []*kgo.Record
@@ -76,12 +77,13 @@ func (w *worker[S]) put(events []*kgo.Record) {
 	w.mu.Lock()
 	w.events = append(w.events, events...)
 	w.mu.Unlock()
-	w.poke()
+	poke(w.wake)
 }
 
-func (w *worker[S]) poke() {
+// poke wakes who waits for a channel of capacity one.
+func poke(wake chan<- struct{}) {
 	select {
-	case w.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }
@@ -180,7 +182,7 @@ func (w *worker[S]) step(ctx context.Context) (more bool, err error) {
 	key := w.spec.Key(event)
 	if len(key) == 0 {
 		if w.spec.Poison.topic == "" {
-			return true, w.failed(event, nil, 1, ErrNoKey)
+			return true, failed(event, nil, 1, ErrNoKey)
 		}
 		w.loose = append(w.loose, letter{event, w.spec.Poison.deadLetter(event, nil, 1, ErrNoKey)})
 		w.urgent = true
@@ -203,11 +205,13 @@ func (w *worker[S]) step(ctx context.Context) (more bool, err error) {
 		w.apply(e, k)
 	case ctx.Err() != nil:
 		return true, context.Cause(ctx)
-	case w.drain.Load() && !w.spec.Poison.stops():
-		w.leave(event) // undone, and there is no time to try it again
+	case attempts == 0:
+		return true, err
+	case attempts <= w.spec.Poison.retries:
+		w.leave(event) // revoked before it was tried as often as it may be
 		return true, nil
 	case w.spec.Poison.topic == "":
-		return true, w.failed(event, key, attempts, err)
+		return true, failed(event, key, attempts, err)
 	default:
 		e.outputs = append(e.outputs, w.spec.Poison.deadLetter(event, key, attempts, err))
 		w.urgent = true
@@ -229,12 +233,9 @@ func (w *worker[S]) unlocked(event *kgo.Record, e *entry[S], call func()) {
 	call()
 }
 
-func (w *worker[S]) failed(event *kgo.Record, key []byte, attempts int, err error) error {
-	return &FoldError{Topic: event.Topic, Partition: event.Partition, Offset: event.Offset, Key: key, Attempts: attempts, Err: err}
-}
-
 // try folds an event, again if it fails and Poison says so. The entry is not
 // changed, save that its state may have been changed in place by the last try.
+// After no attempts it is not the event that is at fault.
 func (w *worker[S]) try(ctx context.Context, e *entry[S], event *kgo.Record) (k *Key[S], attempts int, err error) {
 	if err := e.decode(w.spec.Codec); err != nil {
 		return nil, 0, err
@@ -243,27 +244,22 @@ func (w *worker[S]) try(ctx context.Context, e *entry[S], event *kgo.Record) (k 
 	if err != nil {
 		return nil, 0, err
 	}
-	backoff := w.spec.Poison.backoff
-	for attempts = 1; ; attempts++ {
-		k = &Key[S]{State: e.state, entry: e, topic: event.Topic, part: event.Partition, offset: event.Offset}
-		err = guard(func() error { return w.spec.Fold(ctx, k, event) })
-		if err == nil {
-			return k, attempts, nil
+	var broken error
+	attempts, err = w.spec.Poison.attempt(ctx, w.revoked, func() error {
+		if broken != nil {
+			return broken
 		}
-		if undone := undo(); undone != nil {
-			return nil, attempts, undone
+		k = &Key[S]{State: e.state, entry: e, event: event}
+		err := guard(func() error { return w.spec.Fold(ctx, k, event) })
+		if err != nil {
+			broken = undo()
 		}
-		if attempts > w.spec.Poison.retries || ctx.Err() != nil || w.drain.Load() {
-			return nil, attempts, err
-		}
-		t := time.NewTimer(backoff)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-		}
-		backoff *= 2
+		return err
+	})
+	if broken != nil {
+		return nil, 0, broken
 	}
+	return k, attempts, err
 }
 
 // before keeps what a fold that fails is undone with: the state as bytes, since a
@@ -287,16 +283,6 @@ func (w *worker[S]) before(e *entry[S]) (undo func() error, err error) {
 		e.encoded, e.version, e.decoded = kept, w.spec.Codec.Version(), false
 		return e.decode(w.spec.Codec)
 	}, nil
-}
-
-// guard turns a panic into an error.
-func guard(fold func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
-		}
-	}()
-	return fold()
 }
 
 // apply makes what a fold left the key's.
@@ -473,7 +459,7 @@ func (w *worker[S]) fireOne(ctx context.Context, e *entry[S], name string) (err 
 		if err = e.decode(w.spec.Codec); err != nil {
 			return
 		}
-		k = &Key[S]{State: e.state, entry: e, topic: w.p.Topic(), part: w.p.ID(), offset: -1}
+		k = &Key[S]{State: e.state, entry: e}
 		err = guard(func() error {
 			if w.spec.Timer == nil {
 				return fmt.Errorf("timer %q is due, and the specification has no Timer", name)
@@ -482,7 +468,7 @@ func (w *worker[S]) fireOne(ctx context.Context, e *entry[S], name string) (err 
 		})
 	})
 	if err != nil {
-		return &FoldError{Topic: w.p.Topic(), Partition: w.p.ID(), Offset: -1, Key: []byte(e.key), Attempts: 1, Err: err}
+		return &FoldError{Topic: w.topic, Partition: w.partition, Offset: -1, Key: []byte(e.key), Attempts: 1, Err: err}
 	}
 	w.apply(e, k)
 	w.mark(e, nil)

@@ -108,7 +108,7 @@ func offset(text []byte) int64 {
 type Metadata struct {
 	// End is a lower bound of the snapshot partition's log end once this
 	// commit is in effect: a later high watermark below it means that
-	// acknowledged snapshots are gone.
+	// acknowledged snapshots are gone. Unknown where there is no snapshot topic.
 	End int64
 	// Owner names the ownership that committed, uniquely.
 	Owner string
@@ -136,8 +136,10 @@ const metadataV1 = "persistence:1"
 func (m Metadata) String() string {
 	b := make([]byte, 0, 64)
 	b = append(b, metadataV1...)
-	b = append(b, ";end="...)
-	b = strconv.AppendInt(b, m.End, 10)
+	if m.End != Unknown {
+		b = append(b, ";end="...)
+		b = strconv.AppendInt(b, m.End, 10)
+	}
 	if m.Owner != "" {
 		b = append(b, ";own="...)
 		b = append(b, m.Owner...)
@@ -153,9 +155,9 @@ func (m Metadata) String() string {
 	return string(b)
 }
 
-// ParseMetadata reads what String wrote. ok is false for anything else, as
-// when another program or an operator's tool committed the offset. Fields that
-// this version does not know are skipped.
+// ParseMetadata reads what String wrote. ok is false if it vouches for no
+// snapshots, as when another program, an operator's tool or a service without
+// state committed the offset. Fields that this version does not know are skipped.
 func ParseMetadata(s string) (m Metadata, ok bool) {
 	version, rest, _ := strings.Cut(s, ";")
 	if version != metadataV1 {

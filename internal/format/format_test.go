@@ -72,3 +72,12 @@ func FuzzParseMetadata(f *testing.F) {
 		require.Equal(t, m, again)
 	})
 }
+
+// Without state nothing is vouched for, and a transaction is known all the same.
+func TestMetadataWithoutState(t *testing.T) {
+	m := Metadata{End: Unknown, Owner: "o", Transaction: "7", Input: "i"}
+	require.Equal(t, "persistence:1;own=o;txn=7;in=i", m.String(), "the wire form is a promise")
+	got, vouches := ParseMetadata(m.String())
+	require.False(t, vouches)
+	require.Equal(t, m, got)
+}

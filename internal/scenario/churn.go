@@ -20,6 +20,8 @@ type churn struct {
 	w        *World
 	out      string
 	kafka    []kgo.Opt
+	more     []persistence.Option
+	handler  persistence.Handler
 	produced map[int32]int
 	seen     map[int32]int64 // committed offsets
 }
@@ -39,11 +41,11 @@ const churnKeys = 5
 
 func (c *churn) start() *counter {
 	n := c.w.NewNetwork()
-	m, err := persistence.New(c.w.Options(append([]kgo.Opt{n.Opt(), kgo.RecordPartitioner(kgo.ManualPartitioner())}, c.kafka...))...)
+	m, err := persistence.New(c.w.Options(append([]kgo.Opt{n.Opt(), kgo.RecordPartitioner(kgo.ManualPartitioner())}, c.kafka...), c.more...)...)
 	require.NoError(c.w, err)
 	ctx, cancel := context.WithCancel(c.w.Ctx)
 	k := &counter{w: c.w, module: m, net: n, cancel: cancel}
-	k.ended.Go(func() { k.err = m.Run(ctx, c.handle) })
+	k.ended.Go(func() { k.err = m.Run(ctx, c.handler) })
 	c.w.Cleanup(k.stop)
 	return k
 }
@@ -77,6 +79,19 @@ func (c *churn) handle(ctx context.Context, p *persistence.Partition) error {
 	if err != nil {
 		return err
 	}
+	return c.inFives(ctx, p, func(b *persistence.Batch, e *kgo.Record) {
+		key := string(e.Key)
+		counts[key]++
+		b.Snapshots = append(b.Snapshots, snapshot(key, strconv.Itoa(counts[key]), e.Offset))
+	})
+}
+
+// handleStateless is handle without the counts.
+func (c *churn) handleStateless(ctx context.Context, p *persistence.Partition) error {
+	return c.inFives(ctx, p, func(*persistence.Batch, *kgo.Record) {})
+}
+
+func (c *churn) inFives(ctx context.Context, p *persistence.Partition, fold func(*persistence.Batch, *kgo.Record)) error {
 	for {
 		events, err := p.Poll(ctx)
 		if err != nil {
@@ -86,9 +101,7 @@ func (c *churn) handle(ctx context.Context, p *persistence.Partition) error {
 			n := min(5, len(events))
 			b := persistence.Batch{Through: events[n-1]}
 			for _, e := range events[:n] {
-				key := string(e.Key)
-				counts[key]++
-				b.Snapshots = append(b.Snapshots, snapshot(key, strconv.Itoa(counts[key]), e.Offset))
+				fold(&b, e)
 				b.Outputs = append(b.Outputs, &kgo.Record{Topic: c.out, Partition: e.Partition, Value: strconv.AppendInt(nil, e.Offset, 10)})
 			}
 			if err := p.Apply(ctx, b); err != nil {
@@ -135,7 +148,35 @@ func (c *churn) settled() {
 // Members join, leave and crash and requests are lost while events come in:
 // the effect of each event, in state and output, is there once.
 func (p protocol) everyEventCountsOnce(w *World) {
-	c := &churn{w: w, out: w.outputTopic(w.Partitions, nil), kafka: p.kafka, produced: make(map[int32]int), seen: make(map[int32]int64)}
+	c := p.churn(w)
+	c.handler = c.handle
+	p.tell(c)
+	for id := range w.Partitions {
+		state := make(map[string]string)
+		for i := range churnKeys {
+			state[fmt.Sprint("k", i)] = strconv.Itoa(c.produced[id] / churnKeys)
+		}
+		require.Equal(w, state, w.Values(id), "partition %d", id)
+	}
+}
+
+// The same for a service without state, which needs no topic for it.
+func (p protocol) everyEventCountsOnceWithoutState(w *World) {
+	c := p.churn(w)
+	c.handler, c.more = c.handleStateless, []persistence.Option{persistence.SnapshotTopic(""), persistence.Stateless()}
+	p.tell(c)
+	for id := range w.Partitions {
+		require.Zero(w, w.End(w.State, id))
+	}
+}
+
+func (p protocol) churn(w *World) *churn {
+	return &churn{w: w, out: w.outputTopic(w.Partitions, nil), kafka: p.kafka, produced: make(map[int32]int), seen: make(map[int32]int64)}
+}
+
+// tell is the story, up to the outputs.
+func (p protocol) tell(c *churn) {
+	w := c.w
 	a := c.start()
 	c.produce(50)
 	c.settled()
@@ -177,10 +218,5 @@ func (p protocol) everyEventCountsOnce(w *World) {
 			want[i] = strconv.Itoa(i)
 		}
 		require.Equal(w, want, w.log(c.out, id), "partition %d", id)
-		state := make(map[string]string)
-		for i := range churnKeys {
-			state[fmt.Sprint("k", i)] = strconv.Itoa(n / churnKeys)
-		}
-		require.Equal(w, state, w.Values(id), "partition %d", id)
 	}
 }

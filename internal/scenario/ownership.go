@@ -62,6 +62,7 @@ func forProtocols() (all []Story) {
 			Story{Name: "WritersLiveThroughARebalanceUnder" + p.name, Tell: p.writersLiveOn, Partitions: 2},
 			Story{Name: "ARevokeFlushesWhatIsQueuedUnder" + p.name, Tell: p.revokeFlushes, Partitions: 4},
 			Story{Name: "EveryEventCountsOnceThroughChurnUnder" + p.name, Tell: p.everyEventCountsOnce, Partitions: 4},
+			Story{Name: "EveryEventCountsOnceWithoutStateUnder" + p.name, Tell: p.everyEventCountsOnceWithoutState, Partitions: 4},
 		)
 	}
 	return all
