@@ -22,6 +22,7 @@ import (
 //	until revoked
 //	  poll        events go to the workers of their keys, no more than
 //	              MaxInFlight
+//	  tick        while all workers wait
 //	  persist     when the policy says so, or something was emitted: ask all
 //	              workers for their share, and commit the shares together, with
 //	              the offset before the first event that is in none
@@ -36,16 +37,19 @@ type driver[S any] struct {
 	p       *persistence.Partition
 	workers []*worker[S]
 	drain   atomic.Bool
+	running sync.WaitGroup
 
 	reports chan report
 	polled  chan polled
 
 	inFlight int
-	last     *kgo.Record // the last event that was handed out
-	state    []report    // the last report of each worker
-	advanced int64       // the last offset that was advanced to, or given to a transaction
-	due      bool        // the policy's interval has passed
-	loose    []letter    // dead letters that wait for the offset
+	last     *kgo.Record   // the last event that was handed out
+	state    []report      // the last report of each worker
+	advanced int64         // the last offset that was advanced to, or given to a transaction
+	due      bool          // the policy's interval has passed
+	ticked   bool          // a tick has changed something since
+	loose    []letter      // dead letters that wait for the offset
+	extra    []*kgo.Record // outputs of a tick
 }
 
 type polled struct {
@@ -65,13 +69,12 @@ func (f *Flow[S]) Handle(ctx context.Context, p *persistence.Partition) error {
 		return err
 	}
 	work, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	defer running.Wait()
+	defer d.running.Wait()
 	defer cancel()
 	for _, w := range d.workers {
-		running.Go(func() { w.run(work) })
+		d.running.Go(func() { w.run(work) })
 	}
-	running.Go(func() { poll(work, p, d.polled) })
+	d.running.Go(func() { poll(work, p, d.polled) })
 	return d.run(work)
 }
 
@@ -137,16 +140,23 @@ func (d *driver[S]) run(ctx context.Context) error {
 		defer t.Stop()
 		tick = t.C
 	}
+	var ticks <-chan time.Time
+	if every := d.f.spec.TickEvery; every > 0 {
+		t := time.NewTicker(every)
+		defer t.Stop()
+		ticks = t.C
+	}
 	var (
-		applied chan error // nil while no transaction is under way
-		over    error      // why the partition is given up
-		final   bool       // everything was collected since
+		ticking chan ticked // nil while no tick is under way
+		applied chan error  // nil while no transaction is under way
+		over    error       // why the partition is given up
+		final   bool        // everything was collected since
 	)
 	revoked := d.p.Revoked()
 	for {
 		var err error
 		switch {
-		case applied != nil:
+		case applied != nil || ticking != nil:
 		case final:
 			return over
 		case over != nil && d.inFlight == 0:
@@ -154,7 +164,7 @@ func (d *driver[S]) run(ctx context.Context) error {
 			applied, err = d.persist(ctx, true)
 		case over == nil && d.wants():
 			all := d.due || d.f.spec.Persist.every <= 1
-			d.due = false
+			d.due, d.ticked = false, false
 			applied, err = d.persist(ctx, all)
 		case over == nil:
 			err = d.skip()
@@ -198,6 +208,19 @@ func (d *driver[S]) run(ctx context.Context) error {
 			}
 		case <-tick:
 			d.due = true
+		case <-ticks:
+			if ticking == nil && over == nil {
+				ticking = make(chan ticked, 1)
+				d.running.Go(func() { ticking <- d.tick(ctx) })
+			}
+		case got := <-ticking:
+			if got.err != nil {
+				return got.err
+			}
+			ticking = nil
+			if got.changed {
+				d.due, d.ticked, d.extra = true, true, append(d.extra, got.outputs...)
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -233,6 +256,9 @@ func (d *driver[S]) handOut(events []*kgo.Record) {
 
 // wants reports whether it is time to persist.
 func (d *driver[S]) wants() bool {
+	if d.ticked {
+		return true
+	}
 	for _, r := range d.state {
 		if r.urgent || r.dirty && (d.due || d.f.spec.Persist.every == 1) {
 			return true
@@ -262,7 +288,7 @@ func (d *driver[S]) persist(ctx context.Context, all bool) (applied chan error, 
 		return nil, d.advance(b.Through)
 	}
 	applied = make(chan error, 1)
-	go func() { applied <- d.p.Apply(ctx, b) }()
+	d.running.Go(func() { applied <- d.p.Apply(ctx, b) })
 	return applied, nil
 }
 
@@ -281,6 +307,7 @@ func (d *driver[S]) compose(shares []share) (persistence.Batch, error) {
 			all.lower(s.low)
 		}
 	}
+	b.Outputs, d.extra = append(b.Outputs, d.extra...), nil
 	b.Through = d.last
 	if all.low != nil && d.last != nil && all.low.Offset <= d.last.Offset {
 		b.Through = nil

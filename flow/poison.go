@@ -106,13 +106,16 @@ var ErrNoKey = errors.New("the event has no key")
 type FoldError struct {
 	Topic     string
 	Partition int32
-	Offset    int64 // of the event; -1 for a timer
-	Key       []byte
+	Offset    int64  // of the event; -1 for a timer or a tick
+	Key       []byte // nil for a tick, and for an event without one
 	Attempts  int
 	Err       error
 }
 
 func (e *FoldError) Error() string {
+	if e.Offset < 0 && e.Key == nil {
+		return fmt.Sprintf("flow: the tick of partition %d of %s failed: %v", e.Partition, e.Topic, e.Err)
+	}
 	if e.Offset < 0 {
 		return fmt.Sprintf("flow: the timer of key %q in partition %d of %s failed: %v", e.Key, e.Partition, e.Topic, e.Err)
 	}

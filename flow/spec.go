@@ -26,6 +26,13 @@ type Spec[S any] struct {
 	// with the events of its key. An error of it ends Run, whatever Poison says.
 	Timer func(ctx context.Context, k *Key[S], name string) error
 
+	// Tick is called for each partition every TickEvery, at least 1 ms. It can visit
+	// all of the partition's keys, whose folds wait for it. What one call changes
+	// and emits is committed together. A call that is due while the one before is
+	// under way is left out. An error or a panic ends Run.
+	Tick      func(ctx context.Context, t *Tick[S]) error
+	TickEvery time.Duration
+
 	// Key gives an event's key; the default is the record's. It must be the
 	// same each time. All events of a key must be in one partition.
 	Key func(event *kgo.Record) []byte
@@ -93,6 +100,9 @@ func New[S any](spec Spec[S]) (*Flow[S], error) {
 		fault("Persist: Every(%v): at least 1ms is allowed", p.interval)
 	case p.every < 0 || p.every == 0 && p.interval == 0:
 		fault("Persist: EveryN(%d): at least 1 is allowed", p.every)
+	}
+	if err := spec.checkTick(); err != nil {
+		faults = append(faults, err)
 	}
 	if err := spec.Poison.check(); err != nil {
 		faults = append(faults, err)

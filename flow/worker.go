@@ -36,6 +36,8 @@ type worker[S any] struct {
 	out       chan<- report
 	wake      chan struct{}
 
+	turn sync.Mutex // held while folding, and by a tick
+
 	mu      sync.Mutex // the rest
 	events  []*kgo.Record
 	keys    map[string]*entry[S]
@@ -144,6 +146,8 @@ func (w *worker[S]) work(ctx context.Context) (n int, err error) {
 		return 0, context.Cause(ctx)
 	}
 	defer func() { <-w.slots }()
+	w.turn.Lock()
+	defer w.turn.Unlock()
 	for began := time.Now(); n < burstEvents && time.Since(began) < burstTime; n++ {
 		more, err := w.step(ctx)
 		if err != nil || !more {
@@ -423,6 +427,8 @@ func (w *worker[S]) untilTimer() time.Duration {
 
 // fire calls the timers that are due.
 func (w *worker[S]) fire(ctx context.Context) (fired bool, err error) {
+	w.turn.Lock()
+	defer w.turn.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(w.timers) > 0 && !w.drain.Load() {
