@@ -94,8 +94,17 @@ func TestAbortsRewind(t *testing.T) {
 			w.CreateTopic(out, 1, nil)
 			w.net = w.NewNetwork()
 			h := history{before: make(map[string]int)}
-			f, err := flow.New(flow.Spec[int]{Codec: flow.JSON[int](1), Workers: 2, MaxInFlight: 30,
-				Fold: func(_ context.Context, k *flow.Key[int], e *kgo.Record) error {
+			struck := make(chan struct{})
+			f, err := flow.New(flow.Spec[int]{Codec: flow.JSON[int](1), Workers: 64, MaxInFlight: 30,
+				Fold: func(ctx context.Context, k *flow.Key[int], e *kgo.Record) error {
+					if string(e.Key) == "k0" && e.Offset >= events/3 {
+						// So that other keys are persisted ahead of the committed offset.
+						select {
+						case <-struck:
+						case <-ctx.Done():
+							return ctx.Err()
+						}
+					}
 					h.note(k.EventID(), k.State)
 					k.State++
 					k.Emit(&kgo.Record{Topic: out, Key: e.Key, Value: strconv.AppendInt(nil, int64(k.State), 10)})
@@ -118,7 +127,9 @@ func TestAbortsRewind(t *testing.T) {
 			w.Eventually("the first are committed", func() bool { return w.Committed(0).Offset == events/3 })
 			var feeding sync.WaitGroup
 			feeding.Go(func() { produce(events / 3) })
+			w.Eventually("other keys are ahead of the committed offset", func() bool { return len(w.Read(out, 0)) > events/3+keys })
 			c.fault(w)
+			close(struck)
 			feeding.Wait()
 			produce(events / 3)
 			w.Eventually("all is committed", func() bool { return w.Committed(0).Offset == events })
