@@ -15,7 +15,9 @@
 // group generation into one Kafka transaction. The group coordinator refuses
 // a stale generation, and with it everything in the transaction.
 //
-// Package flow, on top of this one, folds events into typed state per key.
+// Package flow, on top of this one, folds events into typed state per key, and is
+// what most services want. This package is for those that need the whole
+// partition in one hand.
 //
 // There are only a few types. A [Module] is one member of a group. A
 // [Partition] is one ownership of one partition: it recovers its snapshots,
@@ -84,7 +86,8 @@
 //
 // # Limits
 //
-// One input topic for each Module. Effects outside Kafka are not part of a
+// One input topic for each Module. A service without state is one with [Stateless].
+// Effects outside Kafka are not part of a
 // transaction. The handler must poll: a handler that is stuck keeps its
 // partition for ever, since the group hears only heartbeats.
 package persistence

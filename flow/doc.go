@@ -30,6 +30,11 @@
 // keys are folded at the same time, as many as Spec.Workers. A slow fold holds
 // up its own key, and the committed offset, which waits for the slowest.
 //
+// Nothing in memory outlives a transaction that did not commit: it is made again
+// as it was while the partition is owned, or the ownership ends, and the state with
+// it; the next one begins with what is committed. So a fold never finds an effect in
+// its state that did not commit, and there is nothing to rewind.
+//
 // An operator who sets the group's offset back, for the events to be folded anew,
 // must delete the state first (persistence.Rebuild): otherwise the replay
 // changes nothing.
@@ -37,4 +42,23 @@
 // Effects outside of Kafka are not part of the transaction: a fold may run more
 // than once for an event that is committed once. [Key.EventID] is the same each
 // time.
+//
+// # More than events
+//
+// [Key.SetTimer] has Spec.Timer called for a key later, [Key.ExpireAt] deletes it
+// later, and Spec.Tick is called for all keys of a partition at intervals. All
+// that they change and emit is committed like the effect of an event. Timers are in
+// the state's record and survive recoveries. They are called by the clock of the
+// machine, and once as far as what is committed is concerned.
+//
+// # Memory
+//
+// All states of the owned partitions are in memory, as bytes until they are first
+// needed, and so are the keys that were deleted while their events can come again.
+// MaxInFlight bounds what was polled and not folded.
+//
+// # Without state
+//
+// [Transform] is for loops that consume, transform and produce: exactly once, in
+// order, and without a snapshot topic.
 package flow

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -12,12 +13,9 @@ import (
 	"github.com/kafkafence/persistence/flow"
 )
 
-// A count for each key, exactly once, and a record to another topic for each
-// third.
-func Example() {
-	cluster := kfake.MustCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "discounts"))
-	defer cluster.Close()
-
+// countOrders counts the orders of each customer, exactly once, until ctx ends, and
+// has something to say about each third. It is a whole service.
+func countOrders(ctx context.Context, brokers ...string) error {
 	counter, err := flow.New(flow.Spec[int]{
 		Codec: flow.JSON[int](1),
 		Fold: func(_ context.Context, k *flow.Key[int], order *kgo.Record) error {
@@ -29,13 +27,71 @@ func Example() {
 		},
 	})
 	if err != nil {
-		panic(err)
+		return err
 	}
 	module, err := persistence.New(
-		persistence.Kafka(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumerGroup("counter"), kgo.ConsumeTopics("orders")),
+		persistence.Kafka(kgo.SeedBrokers(brokers...), kgo.ConsumerGroup("counter"), kgo.ConsumeTopics("orders")),
 		persistence.SnapshotTopic("order-counts"),
 		persistence.CreateSnapshotTopic(-1, nil),
 		persistence.TransactionalIDPrefix("counter"),
+		persistence.Logger(slog.New(slog.DiscardHandler)),
+	)
+	if err != nil {
+		return err
+	}
+	defer module.Close(context.Background())
+	return counter.Run(ctx, module)
+}
+
+// A count for each key, exactly once, and a record to another topic for each
+// third. The service stops in between, and the next one goes on from its state.
+func Example() {
+	cluster := kfake.MustCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "discounts"))
+	defer cluster.Close()
+	client := reader(cluster, "discounts")
+	defer client.Close()
+	for _, day := range [][]string{{"ann", "bob", "ann", "ann"}, {"bob", "ann", "bob"}} {
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- countOrders(ctx, cluster.ListenAddrs()...) }()
+		for _, customer := range day {
+			client.ProduceSync(ctx, &kgo.Record{Topic: "orders", Key: []byte(customer)})
+		}
+		for _, r := range client.PollFetches(ctx).Records() {
+			fmt.Println(string(r.Value))
+		}
+		stop()
+		fmt.Println("stopped:", <-ended)
+	}
+	// Output:
+	// ann has ordered 3 times
+	// stopped: <nil>
+	// bob has ordered 3 times
+	// stopped: <nil>
+}
+
+// Without state: each event becomes a record of another topic, exactly once and in
+// order, or a dead letter.
+func ExampleTransform() {
+	cluster := kfake.MustCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "names", "greetings", "failed"))
+	defer cluster.Close()
+
+	greet, err := flow.NewTransform(flow.Transform{
+		Each: func(_ context.Context, name *kgo.Record) ([]*kgo.Record, error) {
+			if len(name.Value) == 0 {
+				return nil, fmt.Errorf("nobody to greet")
+			}
+			return []*kgo.Record{{Topic: "greetings", Value: []byte("hello " + strings.ToUpper(string(name.Value)))}}, nil
+		},
+		Poison: flow.DeadLetters("failed"),
+	})
+	if err != nil {
+		panic(err)
+	}
+	module, err := persistence.New(
+		persistence.Kafka(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumerGroup("greeter"), kgo.ConsumeTopics("names")),
+		persistence.Stateless(),
+		persistence.TransactionalIDPrefix("greeter"),
 		persistence.Logger(slog.New(slog.DiscardHandler)),
 	)
 	if err != nil {
@@ -44,23 +100,29 @@ func Example() {
 	defer module.Close(context.Background())
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- counter.Run(ctx, module) }()
+	go greet.Run(ctx, module)
 
-	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics("discounts"), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	client := reader(cluster, "greetings")
+	defer client.Close()
+	for _, name := range []string{"ann", "", "bob"} {
+		client.ProduceSync(ctx, &kgo.Record{Topic: "names", Value: []byte(name)})
+	}
+	for n := 0; n < 2; {
+		for _, r := range client.PollFetches(ctx).Records() {
+			fmt.Println(string(r.Value))
+			n++
+		}
+	}
+	// Output:
+	// hello ANN
+	// hello BOB
+}
+
+// reader reads what is committed.
+func reader(cluster *kfake.Cluster, topic string) *kgo.Client {
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	if err != nil {
 		panic(err)
 	}
-	defer client.Close()
-	for _, customer := range []string{"ann", "bob", "ann", "ann", "bob"} {
-		client.ProduceSync(ctx, &kgo.Record{Topic: "orders", Key: []byte(customer)})
-	}
-	for _, r := range client.PollFetches(ctx).Records() {
-		fmt.Println(string(r.Value))
-	}
-	stop()
-	fmt.Println("stopped:", <-ended)
-	// Output:
-	// ann has ordered 3 times
-	// stopped: <nil>
+	return client
 }
