@@ -35,9 +35,10 @@
 // it; the next one begins with what is committed. So a fold never finds an effect in
 // its state that did not commit, and there is nothing to rewind.
 //
-// An operator who sets the group's offset back, for the events to be folded anew,
-// must delete the state first (persistence.Rebuild): otherwise the replay
-// changes nothing.
+// An operator who sets the group's offset back for the events to be folded anew
+// must have the state rebuilt, by one start of the service with
+// persistence.OnMismatch(persistence.OffsetBehind, persistence.Rebuild): otherwise
+// the replay changes nothing.
 //
 // Effects outside of Kafka are not part of the transaction: a fold may run more
 // than once for an event that is committed once. [Key.EventID] is the same each

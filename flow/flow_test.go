@@ -259,15 +259,60 @@ func TestAReplayChangesNothing(t *testing.T) {
 	outputs := values(b.read("out", 0))
 	require.ElementsMatch(t, []string{"a0", "b1", "a2", "b3", "c4"}, outputs)
 
-	var back kadm.Offsets
-	back.AddOffset("in", 0, 0, -1)
-	b.eventually("the offset is reset", func() bool { return kadm.NewClient(b.admin).CommitAllOffsets(b.ctx, "g", back) == nil })
+	b.rewind(0)
 	f = start(b, spec)
 	b.produce(0, "b=1")
 	b.eventually("the new event is committed", func() bool { return b.committed(0) == 6 })
 	require.NoError(t, f.end())
 	require.Equal(t, map[string]string{"a": "2", "b": "1", "c": "1"}, b.state(0))
 	require.Equal(t, append(outputs, "b5"), values(b.read("out", 0)))
+}
+
+// A key that expired stays gone when its events are replayed, and an event after
+// them begins anew.
+func TestAReplayDoesNotBringAnExpiredKeyBack(t *testing.T) {
+	b := newBench(t, 1)
+	spec := counter(func(k *flow.Key[int], e *kgo.Record) error {
+		k.ExpireAt(time.Now().Add(time.Millisecond))
+		if string(e.Value) == "stay" {
+			k.ExpireAt(time.Time{})
+		}
+		return nil
+	})
+	f := start(b, spec)
+	b.produce(0, "a=1", "b=stay", "a=2")
+	b.eventually("it has expired", func() bool { return b.committed(0) == 3 && len(b.state(0)) == 1 })
+	require.NoError(t, f.end())
+	b.rewind(0)
+	f = start(b, spec)
+	b.produce(0, "a=stay")
+	b.eventually("the new event is committed", func() bool { return b.committed(0) == 4 })
+	require.NoError(t, f.end())
+	require.Equal(t, map[string]string{"a": "1", "b": "1"}, b.state(0))
+}
+
+// An operator who wants the events folded anew sets the offset back and has the
+// state rebuilt.
+func TestARewindWithRebuildFoldsAnew(t *testing.T) {
+	b := newBench(t, 1)
+	f := start(b, counter(nil))
+	b.produce(0, "a=1", "b=1", "a=2")
+	b.eventually("all is committed", func() bool { return b.committed(0) == 3 })
+	require.NoError(t, f.end())
+	b.rewind(0)
+	byTen := counter(func(k *flow.Key[int], _ *kgo.Record) error { k.State += 9; return nil })
+	f = start(b, byTen, persistence.OnMismatch(persistence.OffsetBehind, persistence.Rebuild))
+	b.eventually("all is committed", func() bool { return b.committed(0) == 3 && b.state(0)["a"] == "20" })
+	require.NoError(t, f.end())
+	require.Equal(t, map[string]string{"a": "20", "b": "10"}, b.state(0))
+}
+
+// rewind sets the group's offset to the start, as an operator does.
+func (b *bench) rewind(partition int32) {
+	b.Helper()
+	var back kadm.Offsets
+	back.AddOffset("in", partition, 0, -1)
+	b.eventually("the offset is reset", func() bool { return kadm.NewClient(b.admin).CommitAllOffsets(b.ctx, "g", back) == nil })
 }
 
 // Events that change nothing move the offset, without a snapshot.
