@@ -49,7 +49,7 @@ type PartitionHealth struct {
 	Partition int32
 	Stage     Stage
 	Recovery  *RecoveryInfo // the present or last recovery; nil if none began
-	Err       error         // why it was refused, or its recovery failed
+	Err       error         // why it was refused, or its recovery failed, or that its handler is stuck
 }
 
 // Health returns the member's present state. It does not block.
@@ -72,6 +72,9 @@ func (p *Partition) health() PartitionHealth {
 	h := PartitionHealth{Partition: p.id, Recovery: p.recovery.Load()}
 	if h.Recovery != nil {
 		h.Err = h.Recovery.Err
+	}
+	if e := p.stuck.Load(); e != nil {
+		h.Err = e
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,13 +115,15 @@ func (h Health) Ready() error {
 
 // Alive is nil while the member can still come to serve by itself: not after Run
 // ended with an error, and not while a partition's recovery has failed for
-// want of progress. A recovery that goes on is alive.
+// want of progress or its handler is stuck (see HandlerTimeout). A recovery that
+// goes on is alive.
 func (h Health) Alive() error {
 	if h.Err != nil {
 		return h.Err
 	}
 	for _, p := range h.Partitions {
-		if stalled := (*RecoveryStalledError)(nil); errors.As(p.Err, &stalled) {
+		stalled, stuck := (*RecoveryStalledError)(nil), (*HandlerStuckError)(nil)
+		if errors.As(p.Err, &stalled) || errors.As(p.Err, &stuck) {
 			return p.Err
 		}
 	}

@@ -137,3 +137,63 @@ func TestAFailedRunIsNotAlive(t *testing.T) {
 	require.Error(t, m.Wait())
 	require.ErrorContains(t, m.Module.Health().Alive(), "does not exist", "the checks before joining count")
 }
+
+// A handler that leaves its records waiting is reported once, is not alive, and is
+// alive again when it goes on.
+func TestAStuckHandlerIsReported(t *testing.T) {
+	inVirtualTime(t, 1, func(w *scenario.World, _ *kfake.Cluster) {
+		w.Seed()
+		w.Put("a", "1")
+		reports := make(chan persistence.HandlerStuckError, 10)
+		stuck, goOn := make(chan struct{}), make(chan struct{})
+		m := w.Handle(func(ctx context.Context, p *persistence.Partition) error {
+			_, err := p.Poll(ctx)
+			close(stuck)
+			<-goOn
+			for err == nil {
+				_, err = p.Poll(ctx)
+			}
+			return err
+		}, nil, persistence.HandlerTimeout(10*time.Second, persistence.Report),
+			persistence.WithTrace(persistence.Trace{HandlerStuck: func(e persistence.HandlerStuckError) { reports <- e }}))
+		w.Produce(0, "first")
+		<-stuck
+		time.Sleep(30 * time.Second)
+		require.Empty(w, reports, "nothing waits for it")
+		w.Produce(0, "second", "third")
+		e := <-reports
+		require.GreaterOrEqual(w, e.Records, 1)
+		require.GreaterOrEqual(w, e.Stuck, 10*time.Second)
+		var found *persistence.HandlerStuckError
+		require.ErrorAs(w, m.Module.Health().Alive(), &found)
+		require.ErrorContains(w, found, "is stuck: ")
+		time.Sleep(time.Minute)
+		require.Empty(w, reports, "it is told once")
+		close(goOn)
+		w.Eventually("it is alive again", func() bool { return m.Module.Health().Alive() == nil })
+		require.NoError(w, m.Stop())
+	})
+}
+
+// With EndRun a stuck handler ends Run, so that others get the partitions.
+func TestAStuckHandlerEndsRun(t *testing.T) {
+	inVirtualTime(t, 1, func(w *scenario.World, _ *kfake.Cluster) {
+		w.Produce(0, "first")
+		stuck, goOn := make(chan struct{}), make(chan struct{})
+		m := w.Handle(func(ctx context.Context, p *persistence.Partition) error {
+			_, _ = p.Poll(ctx)
+			close(stuck)
+			<-goOn // whatever ctx says
+			return nil
+		}, nil, persistence.HandlerTimeout(10*time.Second, persistence.EndRun))
+		<-stuck
+		w.Produce(0, "second")
+		other := w.Start(false)
+		defer close(goOn)
+		err := m.Wait()
+		var found *persistence.HandlerStuckError
+		require.ErrorAs(w, err, &found)
+		require.ErrorContains(w, err, "the handlers of partitions [0] of")
+		other.Own()
+	})
+}

@@ -2,6 +2,7 @@ package persistence
 
 import (
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -13,6 +14,7 @@ type inbox struct {
 		active  bool // between polls only
 		batches [][]*kgo.Record
 		records int
+		since   time.Time // since when there are some
 		paused  bool
 		err     error
 		closed  bool
@@ -36,6 +38,9 @@ func (b *inbox) deliver(p *Partition, records []*kgo.Record, err error) {
 	// the committed position, which kgo checks as soon as the partition is
 	// assigned.
 	if len(records) > 0 && b.mu.active {
+		if b.mu.records == 0 {
+			b.mu.since = time.Now()
+		}
 		b.mu.batches = append(b.mu.batches, records)
 		b.mu.records += len(records)
 	}
@@ -67,6 +72,13 @@ func (b *inbox) take(p *Partition) ([]*kgo.Record, error) {
 		p.m.consumer.ResumeFetchPartitions(p.m.only(p.id))
 	}
 	return records, nil
+}
+
+// backlog is how many records wait, and since when there are some.
+func (b *inbox) backlog() (int, time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mu.records, b.mu.since
 }
 
 func (b *inbox) start() {

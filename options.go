@@ -39,6 +39,9 @@ type config struct {
 	onMismatch       []mismatchChoice
 	recoveryMaxBytes int
 	uncopied         bool
+	handlerTimeout   time.Duration // 0: none
+	stuckChoice      StuckChoice
+	watched          bool // HandlerTimeout was given
 	logger           *slog.Logger
 	trace            Trace
 }
@@ -95,6 +98,15 @@ func SnapshotTopic(topic string) Option {
 // the outputs of an event beyond it would be made again after a crash.
 func Stateless() Option {
 	return option(func(c *config) { c.stateless = true })
+}
+
+// HandlerTimeout notices handlers that are stuck: while records wait, a handler
+// has for d neither polled, nor advanced, nor had a write under way. At least
+// 100 ms; without this option nobody looks, and a stuck handler keeps its partition
+// as long as the process lives. A fold that may take long needs a longer d.
+// Corresponds to max.poll.interval.ms, which franz-go does not have.
+func HandlerTimeout(d time.Duration, then StuckChoice) Option {
+	return option(func(c *config) { c.handlerTimeout, c.stuckChoice, c.watched = d, then, true })
 }
 
 // TransactionalIDPrefix is what the producers' transactional ids begin with:
@@ -295,6 +307,12 @@ func newConfig(opts []Option) (config, error) {
 	}
 	if v, ok := c.topicConfigs["cleanup.policy"]; ok && v != "compact" {
 		fault("CreateSnapshotTopic cleanup.policy=%s: only compact is allowed, since anything else deletes state", v)
+	}
+	if c.watched && c.handlerTimeout < 100*time.Millisecond {
+		fault("HandlerTimeout %v: at least 100ms is allowed", c.handlerTimeout)
+	}
+	if c.stuckChoice != Report && c.stuckChoice != EndRun {
+		fault("HandlerTimeout %v: Report and EndRun are allowed", c.stuckChoice)
 	}
 	if c.logger == nil {
 		fault("Logger nil: a *slog.Logger is required; use slog.New(slog.DiscardHandler) for silence")

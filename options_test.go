@@ -128,6 +128,8 @@ func optionFaults() []fault {
 		{"neither", []Option{SnapshotTopic("")}, []string{"or Stateless"}},
 		{"both", []Option{Stateless()}, []string{`SnapshotTopic "state"`, "together with Stateless"}},
 		{"a topic to create, for nothing", []Option{SnapshotTopic(""), Stateless(), CreateSnapshotTopic(-1, nil)}, []string{"CreateSnapshotTopic", "together with Stateless"}},
+		{"a short handler timeout", []Option{HandlerTimeout(0, Report)}, []string{"HandlerTimeout 0s", "at least 100ms"}},
+		{"a choice that there is not", []Option{HandlerTimeout(time.Second, 7)}, []string{"HandlerTimeout StuckChoice(7)", "EndRun"}},
 		{"no prefix", []Option{TransactionalIDPrefix("")}, []string{`TransactionalIDPrefix ""`, "required"}},
 		{"commit interval", []Option{CommitInterval(9 * time.Millisecond)}, []string{"CommitInterval 9ms", "at least 10ms"}},
 		{"writes", []Option{MaxWritesPerTransaction(0)}, []string{"MaxWritesPerTransaction 0", "at least 1"}},

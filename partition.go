@@ -60,8 +60,11 @@ type Partition struct {
 	inbox   inbox
 
 	recovery atomic.Pointer[RecoveryInfo] // the present or last one
-	inputEnd int64                        // at the takeover
-	rebuild  [][]byte                     // keys to delete before the handler starts
+	moved    atomic.Int64                 // when the handler last made progress, in nanoseconds
+	writes   atomic.Int32                 // that the handler waits for
+	stuck    atomic.Pointer[HandlerStuckError]
+	inputEnd int64    // at the takeover
+	rebuild  [][]byte // keys to delete before the handler starts
 
 	// ctx is the ownership's own: its I/O runs under it until it is over.
 	// takeoverCtx ends as soon as the ownership is to be given up, and
@@ -169,6 +172,11 @@ func (p *Partition) Delete(ctx context.Context, key []byte, source int64) error 
 // one with nothing but Through commits that offset,
 // and an empty one does nothing.
 func (p *Partition) Apply(ctx context.Context, b Batch) error {
+	p.writes.Add(1)
+	defer func() {
+		p.moves()
+		p.writes.Add(-1)
+	}()
 	w, err := p.newWrite(b)
 	if err == nil {
 		err = ctx.Err()
@@ -283,6 +291,7 @@ func (p *Partition) Advance(r *kgo.Record) error {
 		return err
 	}
 	p.offsets.advance(after(r))
+	p.moves()
 	return nil
 }
 
@@ -307,6 +316,7 @@ func (p *Partition) Poll(ctx context.Context) ([]*kgo.Record, error) {
 			return nil, err
 		}
 		records, err := p.inbox.take(p)
+		p.moves()
 		if len(records) > 0 || err != nil {
 			return records, err
 		}

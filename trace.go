@@ -27,6 +27,9 @@ type Trace struct {
 	FenceSurvived func(FenceInfo)
 	// Fenced is called when an ownership ends because it stayed refused.
 	Fenced func(FenceInfo)
+	// HandlerStuck is called once for each time that a handler is found stuck:
+	// see HandlerTimeout.
+	HandlerStuck func(HandlerStuckError)
 	// ProducerRenewed is called when a partition's producer was replaced,
 	// which aborts whatever it had open.
 	ProducerRenewed func(RenewInfo)
