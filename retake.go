@@ -79,7 +79,7 @@ func (m *Module) retake(p *Partition) *Partition {
 // come about. A takeover begins with InitProducerID, which would take the epoch
 // from the partition's new owner, if there is one.
 func (m *Module) awaitAcceptance(p *Partition) bool {
-	wait := ownershipWait(m.cfg.user.heartbeatInterval, m.cfg.user.serverSide)
+	wait := ownershipWait(m.cfg.user.heartbeatInterval, m.cfg.user.serverSide) + m.cfg.user.sessionTimeout
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	refusal := p.giveUpReason() // the coordinator's last word
