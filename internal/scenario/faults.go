@@ -95,7 +95,11 @@ func (n *Network) checkMembership(member string, generation int32) {
 // Opt makes a client use the network.
 func (n *Network) Opt() kgo.Opt {
 	return kgo.Dialer(func(ctx context.Context, network, host string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, network, host)
+		dial := n.w.Dial
+		if dial == nil {
+			dial = new(net.Dialer).DialContext
+		}
+		c, err := dial(ctx, network, host)
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,8 @@ type Backend struct {
 	Brokers []string
 	// Opts are what a client needs to reach it, besides the brokers.
 	Opts []kgo.Opt
+	// Dial is how a Network reaches it; nil: as kgo does.
+	Dial func(ctx context.Context, network, host string) (net.Conn, error)
 	// TransactionVersion is the cluster's.
 	TransactionVersion int
 	// Cleaner: the log cleaner runs by itself, as a topic's settings say.
