@@ -256,8 +256,10 @@ func (m *Module) awaitHandlers(all []*Partition) error {
 
 // Close ends Run as if its ctx had ended, waits for it, and closes all clients.
 // It blocks until then. If ctx ends first, the flush is cut short. An
-// *UnflushedError lists what was not flushed, if anything. It may be called more than once, but
-// not by a handler, for which it would wait.
+// *UnflushedError lists what was not flushed, if anything. Where the group does not
+// answer, the consumer's client is left to close when it does, after RevokeTimeout or
+// when ctx ends. Close may be called more than once, but not by a handler, for which
+// it would wait.
 func (m *Module) Close(ctx context.Context) error {
 	m.stopCtx.CompareAndSwap(nil, &ctx)
 	m.stopOnce.Do(func() { close(m.stop) })
@@ -268,12 +270,32 @@ func (m *Module) Close(ctx context.Context) error {
 	if running {
 		<-m.ended
 	}
-	m.consumer.Close()
-	m.reader.Close()
+	m.closeClients(ctx)
 	if running && m.flushErr != nil {
 		return m.flushErr
 	}
 	return nil
+}
+
+// closeClients closes the clients that are not a partition's. kgo waits for an answer
+// to JoinGroup, which a coordinator that waits for another member gives only when
+// the rebalance timeout has passed.
+func (m *Module) closeClients(ctx context.Context) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		m.consumer.Close()
+		m.reader.Close()
+	}()
+	t := time.NewTimer(m.cfg.revokeTimeout)
+	defer t.Stop()
+	select {
+	case <-closed:
+		return
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	m.cfg.logger.Warn("the group's client is waiting for an answer to its last request, and closes when that comes; nothing is owned any more", "group", m.cfg.user.group)
 }
 
 // fail ends Run with an error; the first one counts.

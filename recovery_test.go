@@ -42,7 +42,7 @@ func inVirtualTime(t *testing.T, partitions int32, tell func(w *scenario.World, 
 		c, err := kfake.NewCluster(kfake.Ports(9092, 9093, 9094), kfake.ListenFn(network.Listen))
 		require.NoError(t, err)
 		t.Cleanup(c.Close)
-		tell(scenario.NewWorld(t, scenario.Backend{Brokers: c.ListenAddrs(), Opts: []kgo.Opt{kgo.Dialer(network.DialContext)}, TransactionVersion: 2}, partitions), c)
+		tell(scenario.NewWorld(t, scenario.Backend{Brokers: c.ListenAddrs(), Opts: []kgo.Opt{kgo.Dialer(network.DialContext)}, Dial: network.DialContext, TransactionVersion: 2}, partitions), c)
 	})
 }
 
