@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"math"
 	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/kafkafence/persistence"
+	"github.com/kafkafence/persistence/benchmarks/internal/result"
 )
 
 // Recovery beside a bare loop. Every reader reads the same log of one partition
@@ -40,7 +40,7 @@ type comparison struct {
 	filling filling
 }
 
-func (c comparison) run(ctx context.Context, cfg config, out *lines, progress func(string, ...any)) error {
+func (c comparison) run(ctx context.Context, cfg config, out *result.Lines, progress func(string, ...any)) error {
 	return c.filling.with(ctx, cfg.brokers, func(t *topics) error {
 		first := service{brokers: cfg.brokers, input: t.input, snapshots: t.snapshots, group: t.snapshots + "-copied", partitions: 1}
 		second := first
@@ -78,7 +78,7 @@ func recovering(p *persistence.Partition) reader {
 }
 
 // compare runs the rounds and writes the results.
-func (c comparison) compare(ctx context.Context, rounds int, readers map[string]reader, out *lines, progress func(string, ...any)) error {
+func (c comparison) compare(ctx context.Context, rounds int, readers map[string]reader, out *result.Lines, progress func(string, ...any)) error {
 	names := []string{kgoLargeUncopied, oursUncopied, kgoLarge, ours, kgoLoop}
 	perSecond := make(map[string][]float64)
 	want := tally{records: int64(c.filling.records), keys: int64(c.filling.keys)}
@@ -102,36 +102,16 @@ func (c comparison) compare(ctx context.Context, rounds int, readers map[string]
 		}
 	}
 	for _, name := range names {
-		progress("%s: %-23s %.0f records/s (%.0f to %.0f)", c.name, name, median(perSecond[name]), slices.Min(perSecond[name]), slices.Max(perSecond[name]))
+		progress("%s: %-23s %.0f records/s (%.0f to %.0f)", c.name, name, result.Median(perSecond[name]), slices.Min(perSecond[name]), slices.Max(perSecond[name]))
 	}
 	for _, pair := range []struct{ name, ours, peer string }{
 		{c.name, ours, kgoLoop},
 		{c.name, ours, kgoLarge},
 		{c.name + "-uncopied", oursUncopied, kgoLargeUncopied},
 	} {
-		if err := out.write(compareRounds(pair.name, perSecond[pair.ours], pair.peer, perSecond[pair.peer])); err != nil {
+		if err := out.Write(result.Compare(pair.name, "records/s", perSecond[pair.ours], pair.peer, perSecond[pair.peer])); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// compareRounds makes the result of two readers' rounds.
-func compareRounds(name string, ours []float64, peer string, peers []float64) compared {
-	ratios := make([]float64, len(ours))
-	for i := range ours {
-		ratios[i] = ours[i] / peers[i]
-	}
-	return compared{Case: name, Ours: math.Round(median(ours)), Peer: peer, PeerValue: math.Round(median(peers)), Unit: "records/s",
-		Ratio: digits(median(ratios)), Min: digits(slices.Min(ratios)), Max: digits(slices.Max(ratios)), Rounds: len(ours)}
-}
-
-// digits rounds to three of them behind the point.
-func digits(x float64) float64 { return math.Round(x*1000) / 1000 }
-
-// median is the middle one, or the mean of the two in the middle.
-func median(all []float64) float64 {
-	sorted := slices.Sorted(slices.Values(all))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }

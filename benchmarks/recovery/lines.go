@@ -1,31 +1,5 @@
 package main
 
-import (
-	"encoding/json"
-	"io"
-)
-
-// lines writes results, each a JSON object on a line.
-type lines struct{ enc *json.Encoder }
-
-func newLines(w io.Writer) *lines { return &lines{json.NewEncoder(w)} }
-
-func (l *lines) write(result any) error { return l.enc.Encode(result) }
-
-// compared is the result of a comparison. A ratio above 1 means that this library
-// is better.
-type compared struct {
-	Case      string  `json:"case"`
-	Ours      float64 `json:"ours"` // medians
-	Peer      string  `json:"peer"`
-	PeerValue float64 `json:"peer_value"`
-	Unit      string  `json:"unit"`
-	Ratio     float64 `json:"ratio"` // the median of those of the rounds, of which min and max are the extremes
-	Min       float64 `json:"min"`
-	Max       float64 `json:"max"`
-	Rounds    int     `json:"rounds"`
-}
-
 // remembered is the result of a memory case.
 type remembered struct {
 	Case        string  `json:"case"`

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/kafkafence/persistence/benchmarks/internal/result"
 	"github.com/kafkafence/persistence/integration/kafkatest"
 )
 
@@ -117,7 +118,7 @@ func measure(ctx context.Context, cfg config, stdout, stderr io.Writer) (err err
 	}
 	for _, b := range cases {
 		progress("%s: filling", b.name)
-		if err := b.run(ctx, cfg, newLines(stdout), progress); err != nil {
+		if err := b.run(ctx, cfg, result.NewLines(stdout), progress); err != nil {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
 	}
@@ -127,7 +128,7 @@ func measure(ctx context.Context, cfg config, stdout, stderr io.Writer) (err err
 // benchmark is one case.
 type benchmark struct {
 	name string
-	run  func(ctx context.Context, cfg config, out *lines, progress func(string, ...any)) error
+	run  func(ctx context.Context, cfg config, out *result.Lines, progress func(string, ...any)) error
 }
 
 // benchmarks are all the cases.

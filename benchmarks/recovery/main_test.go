@@ -15,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/goleak"
+
+	"github.com/kafkafence/persistence/benchmarks/internal/result"
 )
 
 func TestMain(m *testing.M) {
@@ -75,7 +77,7 @@ func TestEveryCaseWritesItsResults(t *testing.T) {
 			require.Equal(t, 2, r.Rounds)
 			continue
 		}
-		var r compared
+		var r result.Compared
 		strictly(t, line, &r)
 		names = append(names, r.Case+" "+r.Peer)
 		require.Positive(t, r.Ours)
@@ -115,7 +117,7 @@ func TestReadersThatDisagreeFailTheCase(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			readers := map[string]reader{ours: good, oursUncopied: good, kgoLoop: c.bad, kgoLarge: good, kgoLargeUncopied: good}
-			err := comparison{"case", filling{records: 5, keys: 3}}.compare(t.Context(), 1, readers, newLines(&out), t.Logf)
+			err := comparison{"case", filling{records: 5, keys: 3}}.compare(t.Context(), 1, readers, result.NewLines(&out), t.Logf)
 			require.ErrorContains(t, err, c.says)
 			require.Empty(t, out.String())
 		})
@@ -133,12 +135,6 @@ func TestATallyTellsStatesApart(t *testing.T) {
 	require.Equal(t, of("a", "1", "b", "2"), of("b", "2", "a", "0", "a", "1"))
 	require.NotEqual(t, of("a", "1", "b", "2"), of("a", "2", "b", "1"))
 	require.NotEqual(t, of("a", "1"), of("a", "2"))
-}
-
-func TestARatioAboveOneMeansThatOursIsBetter(t *testing.T) {
-	got := compareRounds("case", []float64{100, 300, 200}, "peer", []float64{50, 100, 400})
-	require.Equal(t, compared{Case: "case", Ours: 200, Peer: "peer", PeerValue: 100, Unit: "records/s", Ratio: 2, Min: 0.5, Max: 3, Rounds: 3}, got)
-	require.Equal(t, 2.5, median([]float64{4, 1, 3, 2}))
 }
 
 func TestATombstoneEndsItsKey(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"runtime/debug"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kafkafence/persistence"
+	"github.com/kafkafence/persistence/benchmarks/internal/result"
 )
 
 // The memory of a recovery, as the operating system sees it. This program starts
@@ -53,9 +55,9 @@ type childReport struct {
 	Seconds             float64
 }
 
-func (m memory) run(ctx context.Context, cfg config, out *lines, progress func(string, ...any)) error {
+func (m memory) run(ctx context.Context, cfg config, out *result.Lines, progress func(string, ...any)) error {
 	return m.filling.with(ctx, cfg.brokers, func(t *topics) error {
-		result := remembered{Case: m.name, Bytes: m.filling.bytes(), Partitions: m.filling.partitions, Concurrency: min(concurrency, m.filling.partitions),
+		found := remembered{Case: m.name, Bytes: m.filling.bytes(), Partitions: m.filling.partitions, Concurrency: min(concurrency, m.filling.partitions),
 			Unit: "bytes", Limit: memoryLimit, Rounds: cfg.rounds}
 		var seconds []float64
 		for round := range cfg.rounds {
@@ -67,12 +69,12 @@ func (m memory) run(ctx context.Context, cfg config, out *lines, progress func(s
 				return fmt.Errorf("%d snapshots of %d keys were recovered instead of %d of %d", got.Records, got.Keys, m.filling.records, m.filling.keys)
 			}
 			progress("%s: %.1f MiB at the most, in %.1f s", m.name, float64(got.PeakRSS)/(1<<20), got.Seconds)
-			result.Records, result.Fetched, result.Live, result.GoMemLimit = got.Records, got.Fetched, got.Live, got.GoMemLimit
-			result.PeakRSS = max(result.PeakRSS, got.PeakRSS)
+			found.Records, found.Fetched, found.Live, found.GoMemLimit = got.Records, got.Fetched, got.Live, got.GoMemLimit
+			found.PeakRSS = max(found.PeakRSS, got.PeakRSS)
 			seconds = append(seconds, got.Seconds)
 		}
-		result.Seconds = digits(median(seconds))
-		return out.write(result)
+		found.Seconds = math.Round(result.Median(seconds)*1000) / 1000
+		return out.Write(found)
 	})
 }
 
