@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/kafkafence/persistence"
+	"github.com/kafkafence/persistence/examples/internal/cluster"
 )
 
 // member is one instance of the service: one Module, which takes part in the
@@ -15,7 +16,7 @@ import (
 type member struct {
 	name   string
 	story  *story
-	wire   *wire
+	wire   *cluster.Wire
 	module *persistence.Module
 	done   chan struct{} // closed when Run has returned
 	err    error         // what it returned
@@ -36,9 +37,9 @@ func (s *story) options(kafka ...kgo.Opt) []persistence.Option {
 
 // start makes a member and lets it run.
 func (s *story) start(ctx context.Context, name string) (*member, error) {
-	m := &member{name: name, story: s, wire: newWire(), done: make(chan struct{})}
+	m := &member{name: name, story: s, wire: cluster.NewWire(), done: make(chan struct{})}
 	var err error
-	m.module, err = persistence.New(append(s.options(kgo.Dialer(m.wire.dial)), persistence.WithTrace(s.board.trace(name)))...)
+	m.module, err = persistence.New(append(s.options(kgo.Dialer(m.wire.Dial)), persistence.WithTrace(s.board.trace(name)))...)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func (s *story) start(ctx context.Context, name string) (*member, error) {
 		defer close(m.done)
 		m.err = m.module.Run(ctx, m.own)
 		switch {
-		case m.err != nil && m.wire.isCut():
+		case m.err != nil && m.wire.IsCut():
 			s.say("member %s: %v", name, m.err)
 		case m.err != nil:
 			s.abandon(fmt.Errorf("member %s: %w", name, m.err))
@@ -126,7 +127,7 @@ func write(ctx context.Context, p *persistence.Partition, changed map[string]*ac
 // cutOff is what a pulled cable does: nothing reaches the brokers any more, no
 // write, no abort, and no word that the member leaves the group.
 func (m *member) cutOff() {
-	m.wire.cut()
+	m.wire.Cut()
 	m.story.say("member %s cut off; the group will notice within %v", m.name, m.story.cluster.Session)
 }
 

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -9,18 +9,19 @@ import (
 
 var errCut = errors.New("the wire is cut")
 
-// wire is a member's network, which can be cut.
-type wire struct {
+// Wire is a member's network, which can be cut.
+type Wire struct {
 	mu    sync.Mutex
 	dead  bool
 	conns map[net.Conn]struct{}
 }
 
-func newWire() *wire { return &wire{conns: make(map[net.Conn]struct{})} }
+// NewWire makes one that is whole.
+func NewWire() *Wire { return &Wire{conns: make(map[net.Conn]struct{})} }
 
-// dial is for kgo.Dialer.
-func (w *wire) dial(ctx context.Context, network, host string) (net.Conn, error) {
-	if w.isCut() {
+// Dial is for kgo.Dialer.
+func (w *Wire) Dial(ctx context.Context, network, host string) (net.Conn, error) {
+	if w.IsCut() {
 		return nil, errCut
 	}
 	c, err := new(net.Dialer).DialContext(ctx, network, host)
@@ -37,14 +38,15 @@ func (w *wire) dial(ctx context.Context, network, host string) (net.Conn, error)
 	return c, nil
 }
 
-func (w *wire) isCut() bool {
+// IsCut reports whether it was cut.
+func (w *Wire) IsCut() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.dead
 }
 
-// cut breaks all connections, and no new one is made from then on.
-func (w *wire) cut() {
+// Cut breaks all connections, and no new one is made from then on.
+func (w *Wire) Cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = true
