@@ -22,10 +22,12 @@ lint: ## gofmt, go vet and staticcheck, in all modules
 	$(STATICCHECK) ./...
 	cd integration && $(GO) vet ./... && $(STATICCHECK) ./...
 	cd benchmarks && $(GO) vet ./... && $(STATICCHECK) ./...
+	cd examples/protobuf && $(GO) vet ./... && $(STATICCHECK) ./...
 
 .PHONY: unit
 unit: ## unit tests, the in-process scenarios and the examples, with the race detector
 	$(GO) test -race -parallel $(PARALLEL) ./...
+	cd examples/protobuf && $(GO) test -race ./...
 
 .PHONY: integration
 integration: ## the suites on a real Kafka: KAFKA_BROKERS, else Docker, else Java and Maven
@@ -39,6 +41,14 @@ bench: ## the benchmarks on a real Kafka
 .PHONY: bench-recovery
 bench-recovery: ## recovery beside a bare loop, and its memory, on a real Kafka; a JSON object a line
 	cd benchmarks && $(GO) run ./recovery
+
+.PHONY: bench-flow
+bench-flow: ## a flow beside Kafka Streams, end to end, on a real Kafka, with Java 17 and Maven; a JSON object a line
+	cd benchmarks && $(GO) run ./flow
+
+.PHONY: soak
+soak: ## ten minutes of processes and brokers killed and paused at random, on a real Kafka: SOAK="-for 1h -seed 7"
+	cd integration && $(GO) run ./soak $(SOAK)
 
 .PHONY: bench-short
 bench-short: ## the benchmarks' own tests, with few records on an in-process cluster
