@@ -161,6 +161,7 @@ func (m *Module) Run(ctx context.Context, handler Handler) error {
 
 	var loops sync.WaitGroup
 	loops.Go(func() { m.pollLoop(work) })
+	loops.Go(func() { m.nudgeLoop(work) })
 	loops.Go(func() { m.commitLoop(work) })
 	loops.Go(func() { m.watchLoop(work) })
 	m.consumer.AddConsumeTopics(m.input.Name)

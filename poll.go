@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -40,6 +41,29 @@ func (m *Module) pollLoop(ctx context.Context) {
 		fetches := m.consumer.PollFetches(poll)
 		cancel()
 		fetches.EachPartition(m.dispatch)
+	}
+}
+
+// nudgeInterval is how long a fetch that kgo has forgotten is missing.
+const nudgeInterval = 250 * time.Millisecond
+
+// nudgeLoop has kgo look again whether there is something to fetch. Its fetch loop
+// of a broker reads the consumer's session first and joins it then. If the session is
+// replaced in between, as SetOffsets and every rebalance do, the loop ends, and
+// what the new session told it meanwhile is lost: nothing more is fetched from that
+// broker, until something else tells it (franz-go v1.22.3; seen in one of some
+// thousand takeovers). Resuming nothing tells it, and sends nothing where there is
+// nothing to fetch.
+func (m *Module) nudgeLoop(ctx context.Context) {
+	t := time.NewTicker(nudgeInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			m.consumer.ResumeFetchPartitions(nil)
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
