@@ -72,6 +72,21 @@ func TestFencectl(t *testing.T) {
 	text, _ = call(0, "transactions", "--snapshots", w.State)
 	require.Contains(t, text, "no transaction is open")
 
+	dead := w.Input + "-dead"
+	w.CreateTopic(dead, 1, nil)
+	letter := &kgo.Record{Topic: dead, Key: []byte("a"), Value: []byte("again"), Headers: []kgo.RecordHeader{
+		{Key: "kafka_dlt-original-topic", Value: []byte(w.Input)}, {Key: "kafka_dlt-original-partition", Value: []byte{0, 0, 0, 0}},
+		{Key: "kafka_dlt-original-offset", Value: []byte{0, 0, 0, 0, 0, 0, 0, 1}}, {Key: "kafka_dlt-original-timestamp", Value: []byte{0, 0, 1, 0x90, 0, 0, 0, 0}},
+		{Key: "kafka_dlt-exception-message", Value: []byte("no good")}, {Key: "flow.key", Value: []byte("a")}, {Key: "flow.attempts", Value: []byte("1")}}}
+	require.NoError(t, w.Admin.ProduceSync(w.Ctx, letter).FirstErr())
+	for _, replayed := range []string{"1 replayed", "0 replayed"} {
+		text, _ = call(0, "redrive", "--topic", dead)
+		require.Contains(t, text, replayed)
+	}
+	events := w.Read(w.Input, 0)
+	require.Len(t, events, 4)
+	require.Equal(t, "again", string(events[3].Value))
+
 	w.CommitByHand(0, 1)
 	text, _ = call(1, append([]string{"verify"}, service...)...)
 	require.Contains(t, text, "OffsetBehind")

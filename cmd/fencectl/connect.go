@@ -28,12 +28,11 @@ var mechanisms = map[string]func(user, password string) sasl.Mechanism{
 	},
 }
 
-// connect makes a client and sees whether a broker answers.
-func connect(ctx context.Context, s *settings) (*kgo.Client, error) {
+// clientOptions are where the cluster is and how to log in.
+func (s *settings) clientOptions() ([]kgo.Opt, error) {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(s.brokers...), kgo.ClientID("fencectl"), kgo.DisableClientMetrics(),
-		// Before the time is up, so that it is told what failed.
-		kgo.DialTimeout(min(s.timeout/3, 10*time.Second)), kgo.RetryTimeout(s.timeout / 2),
+		kgo.DialTimeout(min(s.timeout/3, 10*time.Second)),
 	}
 	if s.tls {
 		c, err := s.tlsConfig()
@@ -45,7 +44,17 @@ func connect(ctx context.Context, s *settings) (*kgo.Client, error) {
 	if s.sasl != "" {
 		opts = append(opts, kgo.SASL(mechanisms[s.sasl](s.saslUser, s.saslPassword)))
 	}
-	cl, err := kgo.NewClient(opts...)
+	return opts, nil
+}
+
+// connect makes a client and sees whether a broker answers.
+func connect(ctx context.Context, s *settings) (*kgo.Client, error) {
+	opts, err := s.clientOptions()
+	if err != nil {
+		return nil, err
+	}
+	// It gives up before the time is up, so that it is told what failed.
+	cl, err := kgo.NewClient(append(opts, kgo.RetryTimeout(s.timeout/2))...)
 	if err != nil {
 		return nil, &usageError{err}
 	}

@@ -38,6 +38,7 @@ type settings struct {
 	prefix             string
 	transactionTimeout time.Duration
 	limit              int // 0: none
+	redrive            redriveSettings
 	keyFormat          keyFormat
 	key                []byte
 }
@@ -61,14 +62,20 @@ var options = []option{
 	{"snapshots", "TOPIC", "the snapshot topic", false, text(func(s *settings) *string { return &s.snapshots })},
 	{"prefix", "PREFIX", "the service's TransactionalIDPrefix", false, text(func(s *settings) *string { return &s.prefix })},
 	{"transaction-timeout", "DURATION", "the service's TransactionTimeout (1m)", false, duration(func(s *settings) *time.Duration { return &s.transactionTimeout })},
-	{"limit", "N", "show N keys at most (all)", false, setLimit},
+	{"limit", "N", "show N keys at most (all)", false, positive(func(s *settings) *int { return &s.limit })},
 	{"key-format", "FORMAT", "how keys are written: text, hex or base64 (text)", false, setKeyFormat},
+	{"topic", "TOPIC", "the topic of the dead letters", false, text(func(s *settings) *string { return &s.redrive.topic })},
+	{"match", "TEXT", "only letters whose exception message contains it (all)", false, text(func(s *settings) *string { return &s.redrive.match })},
+	{"to", "TOPIC", "replay to this topic (the one that each event came from)", false, text(func(s *settings) *string { return &s.redrive.to })},
+	{"max", "N", "replay N letters at most (all)", false, positive(func(s *settings) *int { return &s.redrive.max })},
+	{"skip-malformed", "", "pass over letters whose headers are missing or malformed", false, truth(func(s *settings) *bool { return &s.redrive.skipMalformed })},
+	{"dry-run", "", "show what would be replayed, and change nothing", false, truth(func(s *settings) *bool { return &s.redrive.dryRun })},
 
 	{"partition", "N", "only this partition (all)", true, setPartition},
 	{"brokers", "HOST:PORT,...", "where the cluster is ($" + brokersVariable + ", else localhost:9092)", true, setBrokers},
 	{"timeout", "DURATION", "for the whole run (30s)", true, duration(func(s *settings) *time.Duration { return &s.timeout })},
 	{"format", "FORMAT", "text, or json: one object a line (text)", true, setFormat},
-	{"tls", "", "connect with TLS", true, setTLS},
+	{"tls", "", "connect with TLS", true, truth(func(s *settings) *bool { return &s.tls })},
 	{"tls-ca", "FILE", "trust the certificates in this PEM file only", true, text(func(s *settings) *string { return &s.tlsCA })},
 	{"tls-cert", "FILE", "this client's certificate, PEM", true, text(func(s *settings) *string { return &s.tlsCert })},
 	{"tls-key", "FILE", "its private key, PEM", true, text(func(s *settings) *string { return &s.tlsKey })},
@@ -103,11 +110,24 @@ func duration(field func(*settings) *time.Duration) func(*settings, string) erro
 	}
 }
 
-func setLimit(s *settings, value string) (err error) {
-	if s.limit, err = strconv.Atoi(value); err != nil || s.limit < 1 {
-		return errors.New("only a number from 1 on is allowed")
+func positive(field func(*settings) *int) func(*settings, string) error {
+	return func(s *settings, value string) error {
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 {
+			return errors.New("only a number from 1 on is allowed")
+		}
+		*field(s) = n
+		return nil
 	}
-	return nil
+}
+
+func truth(field func(*settings) *bool) func(*settings, string) error {
+	return func(s *settings, value string) (err error) {
+		if *field(s), err = strconv.ParseBool(value); err != nil {
+			return errors.New("only true and false are allowed, or the option alone")
+		}
+		return nil
+	}
 }
 
 func setPartition(s *settings, value string) error {
@@ -140,13 +160,6 @@ func setKeyFormat(s *settings, value string) error {
 		return errors.New("only text, hex and base64 are allowed")
 	}
 	s.keyFormat = keyFormat(value)
-	return nil
-}
-
-func setTLS(s *settings, value string) (err error) {
-	if s.tls, err = strconv.ParseBool(value); err != nil {
-		return errors.New("only true and false are allowed, or --tls alone")
-	}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -10,10 +11,10 @@ import (
 const exitStatuses = `Exit status:
   0  all is well
   1  something is wrong: a FAIL, a mismatch, a transaction that hangs, a key
-     that is not there
+     that is not there, a dead letter that cannot be replayed
   2  the command line is wrong
-  3  it could not be looked: the cluster does not answer, or does not allow it,
-     or the time was up
+  3  it could not be looked, or not all replayed: the cluster does not answer, or
+     does not allow it, or the time was up
 `
 
 func help(args []string, stdout, stderr io.Writer) int {
@@ -32,7 +33,7 @@ func help(args []string, stdout, stderr io.Writer) int {
 
 func writeHelp(w io.Writer) {
 	fmt.Fprint(w, `fencectl looks at what the persistence library keeps in Kafka. It changes
-nothing and joins no group.
+nothing and joins no group, save for redrive, which replays dead letters.
 
 Usage: fencectl SUBCOMMAND [ARGUMENT] [OPTIONS]
 
@@ -44,7 +45,7 @@ Usage: fencectl SUBCOMMAND [ARGUMENT] [OPTIONS]
 	fmt.Fprint(t, "  help\thelp for a subcommand: fencectl help SUBCOMMAND\n")
 	t.Flush()
 	fmt.Fprint(w, "\nOptions of all subcommands:\n")
-	writeOptions(w, func(o option) bool { return o.common })
+	command{}.writeOptions(w, func(o option) bool { return o.common })
 	fmt.Fprint(w, "\n"+exitStatuses)
 }
 
@@ -57,9 +58,9 @@ func (c command) writeHelp(w io.Writer) {
 		fmt.Fprintf(w, " --%s %s", name, named(name).value)
 	}
 	fmt.Fprintf(w, " [OPTIONS]\n\n%s\n\nIts own options:\n", c.about)
-	writeOptions(w, func(o option) bool { return !o.common && c.knows(o) })
+	c.writeOptions(w, func(o option) bool { return !o.common && c.knows(o) })
 	fmt.Fprint(w, "\nOptions of all subcommands:\n")
-	writeOptions(w, func(o option) bool { return o.common })
+	c.writeOptions(w, func(o option) bool { return o.common })
 	fmt.Fprint(w, "\n"+exitStatuses)
 }
 
@@ -67,11 +68,11 @@ func (c command) knows(o option) bool {
 	return o.common || slices.Contains(c.needs, o.name) || slices.Contains(c.takes, o.name)
 }
 
-func writeOptions(w io.Writer, which func(option) bool) {
+func (c command) writeOptions(w io.Writer, which func(option) bool) {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, o := range options {
 		if which(o) {
-			fmt.Fprintf(t, "  --%s %s\t%s\n", o.name, o.value, o.usage)
+			fmt.Fprintf(t, "  --%s %s\t%s\n", o.name, o.value, cmp.Or(c.usages[o.name], o.usage))
 		}
 	}
 	t.Flush()

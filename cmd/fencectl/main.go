@@ -1,6 +1,7 @@
 // Command fencectl looks at what the persistence library keeps in Kafka: whether
 // a cluster is fit for it, how far a service is, which transactions are open,
-// and what the snapshots of a topic hold. It changes nothing and joins no group.
+// and what the snapshots of a topic hold. It changes nothing and joins no group,
+// save for redrive, which replays dead letters.
 // `fencectl help` lists its subcommands.
 package main
 
@@ -44,12 +45,13 @@ type command struct {
 	summary  string // one line
 	about    string // for help
 	needs    []string
-	takes    []string // options besides those needed and the common ones
+	takes    []string          // options besides those needed and the common ones
+	usages   map[string]string // of options that mean something else here
 	run      func(ctx context.Context, s *session) error
 }
 
 func commands() []command {
-	return []command{doctorCommand, lagCommand, transactionsCommand, keysCommand, getCommand, historyCommand, verifyCommand}
+	return []command{doctorCommand, lagCommand, transactionsCommand, keysCommand, getCommand, historyCommand, verifyCommand, redriveCommand}
 }
 
 func find(name string) (command, bool) {

@@ -31,7 +31,14 @@ import (
 	"github.com/kafkafence/persistence"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" { // a test runs the command as a process, to kill it
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const asCommand = "FENCECTL_TEST_AS_COMMAND"
 
 // bench is a cluster with a service's topics, in which the service has folded five
 // events and stopped: order-0 and order-1 twice, order-2 deleted.

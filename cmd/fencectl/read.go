@@ -23,6 +23,20 @@ const fetchBytes = 4 << 20
 // open transaction is not waited for: what lies behind its first record is left
 // out, and that is told.
 func (s *session) readCommitted(ctx context.Context, t kadm.TopicDetail, partition int32, each func(*kgo.Record)) error {
+	return s.readCommittedFrom(ctx, t, partition, 0, goOn(each))
+}
+
+// goOn never ends the reading.
+func goOn(each func(*kgo.Record)) func(*kgo.Record) (more bool) {
+	return func(r *kgo.Record) bool {
+		each(r)
+		return true
+	}
+}
+
+// readCommittedFrom begins at an offset, or at the log's start if that is above it,
+// and ends when more is false.
+func (s *session) readCommittedFrom(ctx context.Context, t kadm.TopicDetail, partition int32, from int64, each func(*kgo.Record) (more bool)) error {
 	start, end, err := s.span(ctx, t.Topic, partition)
 	if err != nil {
 		return err
@@ -38,7 +52,7 @@ func (s *session) readCommitted(ctx context.Context, t kadm.TopicDetail, partiti
 	}
 	c := cursor.New(s.cl, wire.Topic{Name: t.Topic, ID: t.ID}, partition, fetchBytes)
 	defer c.ReadAhead(ctx)()
-	return s.read(ctx, c, t.Topic, partition, start, end, func(b cursor.Batch) int64 { return b.LastStableOffset }, each)
+	return s.read(ctx, c, t.Topic, partition, max(start, from), end, func(b cursor.Batch) int64 { return b.LastStableOffset }, each)
 }
 
 // readRaw reads all records and markers of a partition, oldest first.
@@ -48,7 +62,7 @@ func (s *session) readRaw(ctx context.Context, t kadm.TopicDetail, partition int
 		return err
 	}
 	c := cursor.New(s.cl, wire.Topic{Name: t.Topic, ID: t.ID}, partition, fetchBytes).Raw()
-	return s.read(ctx, c, t.Topic, partition, start, end, func(b cursor.Batch) int64 { return b.HighWatermark }, each)
+	return s.read(ctx, c, t.Topic, partition, start, end, func(b cursor.Batch) int64 { return b.HighWatermark }, goOn(each))
 }
 
 func (s *session) span(ctx context.Context, topic string, partition int32) (start, end int64, err error) {
@@ -60,7 +74,7 @@ func (s *session) span(ctx context.Context, topic string, partition int32) (star
 
 // read goes from one offset to before another; reachable says how far the broker
 // shows the log at the time of a fetch.
-func (s *session) read(ctx context.Context, c *cursor.Cursor, topic string, partition int32, from, to int64, reachable func(cursor.Batch) int64, each func(*kgo.Record)) error {
+func (s *session) read(ctx context.Context, c *cursor.Cursor, topic string, partition int32, from, to int64, reachable func(cursor.Batch) int64, each func(*kgo.Record) (more bool)) error {
 	for position := from; position < to; {
 		b, err := c.Fetch(ctx, position)
 		switch {
@@ -68,8 +82,8 @@ func (s *session) read(ctx context.Context, c *cursor.Cursor, topic string, part
 			return nil // the rest is compacted away
 		case err == nil && b.Next > position:
 			for _, r := range b.Records {
-				if r.Offset < to {
-					each(r)
+				if r.Offset < to && !each(r) {
+					return nil
 				}
 			}
 			position = b.Next
