@@ -24,6 +24,11 @@ func transform(b *bench, spec flow.Transform, opts ...persistence.Option) *runni
 	return b.run(f.Run, append([]persistence.Option{persistence.SnapshotTopic(""), persistence.Stateless()}, opts...)...)
 }
 
+// consuming are the options of another service, which reads another topic.
+func consuming(topic, group string) []persistence.Option {
+	return []persistence.Option{persistence.Kafka(kgo.ConsumeTopics(topic), kgo.ConsumerGroup(group)), persistence.TransactionalIDPrefix(group)}
+}
+
 func upper(_ context.Context, e *kgo.Record) ([]*kgo.Record, error) {
 	return []*kgo.Record{{Topic: "out", Value: append([]byte("to "), e.Value...)}}, nil
 }
