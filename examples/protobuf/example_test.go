@@ -63,7 +63,10 @@ func Example() {
 	for _, day := range []string{"apple", "pear"} {
 		ctx, stop := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
-		go func() { ended <- fillBaskets(ctx, cluster.ListenAddrs()...) }()
+		go func() {
+			defer stop() // so that nobody waits for it
+			ended <- fillBaskets(ctx, cluster.ListenAddrs()...)
+		}()
 		for _, customer := range []string{"ann", "bob"} {
 			client.ProduceSync(ctx, &kgo.Record{Topic: "articles", Key: []byte(customer), Value: []byte(day)})
 			for _, snapshot := range client.PollFetches(ctx).Records() {
