@@ -58,18 +58,10 @@ func (m *Module) commitLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		m.mu.Lock()
-		var idle []*Partition
-		for _, p := range m.mu.partitions {
-			if p.isOwned() {
-				idle = append(idle, p)
-			}
-		}
-		m.mu.Unlock()
-		held := idle[:0]
-		for _, p := range idle {
+		var held []*Partition
+		for _, p := range m.handles() {
 			// One whose gate is taken has a transaction that carries the offset.
-			if p.commit.exclusive.tryEnter() {
+			if p.isOwned() && p.commit.exclusive.tryEnter() {
 				held = append(held, p)
 			}
 		}

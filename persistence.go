@@ -180,12 +180,19 @@ func (m *Module) Run(ctx context.Context, handler Handler) error {
 	return errors.Join(failure, err)
 }
 
+// handles are those of all partitions that are assigned and not refused.
+func (m *Module) handles() []*Partition {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.mu.partitions))
+}
+
 // shutDown gives everything up and leaves the group.
 func (m *Module) shutDown() error {
 	m.mu.Lock()
 	m.mu.stopping = true
-	all := slices.Collect(maps.Values(m.mu.partitions))
 	m.mu.Unlock()
+	all := m.handles()
 	close(m.ending)
 
 	bound, cancel := m.shutdownContext()

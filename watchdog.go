@@ -89,13 +89,7 @@ func (m *Module) watchLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		m.mu.Lock()
-		var all []*Partition
-		for _, p := range m.mu.partitions {
-			all = append(all, p)
-		}
-		m.mu.Unlock()
-		for _, p := range all {
+		for _, p := range m.handles() {
 			if p.giveUpReason() == nil {
 				m.watch(p, p.signs(), time.Now())
 			}

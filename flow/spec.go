@@ -107,9 +107,7 @@ func New[S any](spec Spec[S]) (*Flow[S], error) {
 	if err := spec.Poison.check(); err != nil {
 		faults = append(faults, err)
 	}
-	if err := bounds(&spec.Workers, &spec.MaxInFlight); err != nil {
-		faults = append(faults, err)
-	}
+	checkBounds(fault, &spec.Workers, &spec.MaxInFlight)
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("flow: the specification cannot be used:\n%w", errors.Join(faults...))
 	}

@@ -51,32 +51,35 @@ type Transformer struct {
 // NewTransform checks a Transform, and reports all faults together.
 func NewTransform(spec Transform) (*Transformer, error) {
 	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if spec.Each == nil {
-		faults = append(faults, errors.New("Each: required"))
+		fault("Each: required")
 	}
-	faults = append(faults, spec.Poison.check(), bounds(&spec.Workers, &spec.MaxInFlight))
-	if err := errors.Join(faults...); err != nil {
-		return nil, fmt.Errorf("flow: the transform cannot be used:\n%w", err)
+	if err := spec.Poison.check(); err != nil {
+		faults = append(faults, err)
+	}
+	checkBounds(fault, &spec.Workers, &spec.MaxInFlight)
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("flow: the transform cannot be used:\n%w", errors.Join(faults...))
 	}
 	return &Transformer{spec: spec, slots: make(chan struct{}, spec.Workers)}, nil
 }
 
-// bounds checks what flows and transforms have in common, and fills in defaults.
-func bounds(workers, inFlight *int) error {
-	var faults []error
+// checkBounds checks what flows and transforms have in common, and fills in
+// defaults.
+func checkBounds(fault func(string, ...any), workers, inFlight *int) {
 	if *workers == 0 {
 		*workers = runtime.GOMAXPROCS(0)
 	}
 	if *workers < 1 {
-		faults = append(faults, fmt.Errorf("Workers %d: at least 1 is allowed, or 0 for GOMAXPROCS", *workers))
+		fault("Workers %d: at least 1 is allowed, or 0 for GOMAXPROCS", *workers)
 	}
 	if *inFlight == 0 {
 		*inFlight = 10_000
 	}
 	if *inFlight < 1 {
-		faults = append(faults, fmt.Errorf("MaxInFlight %d: at least 1 is allowed, or 0 for the default", *inFlight))
+		fault("MaxInFlight %d: at least 1 is allowed, or 0 for the default", *inFlight)
 	}
-	return errors.Join(faults...)
 }
 
 // Run is module.Run with the transform as its handler, and blocks like it.

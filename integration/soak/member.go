@@ -101,10 +101,9 @@ type members struct {
 	spec string
 	tell func(string, ...any)
 
-	mu       sync.Mutex
-	running  []*member
-	started  int
-	stopping bool
+	mu      sync.Mutex
+	running []*member
+	started int
 }
 
 type member struct {
