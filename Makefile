@@ -46,6 +46,10 @@ bench-recovery: ## recovery beside a bare loop, and its memory, on a real Kafka;
 bench-flow: ## a flow beside Kafka Streams, end to end, on a real Kafka, with Java 17 and Maven; a JSON object a line
 	cd benchmarks && $(GO) run ./flow
 
+.PHONY: bench-write
+bench-write: ## fenced writes beside a plain producer, franz-go's session and Apache's client, on a real Kafka
+	cd benchmarks && $(GO) run ./write
+
 .PHONY: soak
 soak: ## ten minutes of processes and brokers killed and paused at random, on a real Kafka: SOAK="-for 1h -seed 7"
 	cd integration && $(GO) run ./soak $(SOAK)

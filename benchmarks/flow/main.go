@@ -123,7 +123,7 @@ func measure(ctx context.Context, cfg config, out *result.Lines, stderr io.Write
 		if streams, err = startStreams(ctx, cfg.brokers, progress); err != nil {
 			return err
 		}
-		defer streams.close()
+		defer streams.Close()
 	}
 	for _, partitions := range []int32{1, 4} {
 		if err := compare(ctx, cfg, partitions, streams, out, progress); err != nil {
