@@ -54,14 +54,16 @@ type Module struct {
 		snapshots  int
 		failed     error // what Run ends with
 	}
-	handlers sync.WaitGroup // added to with mu held, while not stopping
-	failure  chan error     // the first error that ends Run
-	stop     chan struct{}  // closed by Close
-	stopOnce sync.Once
-	stopCtx  atomic.Pointer[context.Context] // Close's, bounding the shutdown
-	ending   chan struct{}                   // closed when Run begins to end
-	ended    chan struct{}                   // closed when it has ended
-	flushErr error                           // what Run could not flush; read after ended
+	handlers  sync.WaitGroup // added to with mu held, while not stopping
+	failure   chan error     // the first error that ends Run
+	stop      chan struct{}  // closed by Close
+	stopOnce  sync.Once
+	stopCtx   atomic.Pointer[context.Context] // Close's, bounding the shutdown
+	ending    chan struct{}                   // closed when Run begins to end
+	ended     chan struct{}                   // closed when it has ended
+	closeOnce sync.Once
+	closed    chan struct{} // closed when all clients are
+	flushErr  error         // what Run could not flush; read after ended
 }
 
 // New checks the configuration, all of it, and makes a Module. It does not talk
@@ -80,6 +82,7 @@ func New(opts ...Option) (*Module, error) {
 		stop:       make(chan struct{}),
 		ending:     make(chan struct{}),
 		ended:      make(chan struct{}),
+		closed:     make(chan struct{}),
 	}
 	m.mu.partitions = make(map[int32]*Partition)
 	m.mu.refused = make(map[int32]error)
@@ -289,19 +292,22 @@ func (m *Module) Close(ctx context.Context) error {
 // to JoinGroup, which a coordinator that waits for another member gives only when
 // the rebalance timeout has passed.
 func (m *Module) closeClients(ctx context.Context) {
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		m.consumer.Close()
-		m.reader.Close()
-	}()
-	t := time.NewTimer(m.cfg.revokeTimeout)
-	defer t.Stop()
+	m.closeOnce.Do(func() {
+		go func() {
+			defer close(m.closed)
+			m.consumer.Close()
+			m.reader.Close()
+		}()
+	})
+	bound, cancel := context.WithTimeout(context.Background(), m.cfg.revokeTimeout)
+	defer cancel()
+	// Closing what answers takes no time to speak of, so it has a moment even if
+	// ctx has ended.
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, cancel) })()
 	select {
-	case <-closed:
+	case <-m.closed:
 		return
-	case <-ctx.Done():
-	case <-t.C:
+	case <-bound.Done():
 	}
 	m.cfg.logger.Warn("the group's client is waiting for an answer to its last request, and closes when that comes; nothing is owned any more", "group", m.cfg.user.group)
 }

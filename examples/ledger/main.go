@@ -45,6 +45,9 @@ func tell(ctx context.Context, s *stage.Stage) (string, error) {
 
 	a := s.Start(ctx, "A", group, l.input, l.run)
 	b := s.Start(ctx, "B", group, l.input, l.run)
+	if err := b.Own(ctx); err != nil {
+		return "", err
+	}
 	s.Say("%d accounts are opened, with %d each", accounts, opening)
 	for i := range accounts {
 		if err := s.Produce(ctx, record(l.input, name(i), event{ID: fmt.Sprint("o", i), Kind: "open", Amount: opening})); err != nil {

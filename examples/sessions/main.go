@@ -39,7 +39,7 @@ func tell(ctx context.Context, s *stage.Stage) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	svc := sessions{input: topics[0], snapshots: s.Topic("sessions"), summaries: topics[1], idle: 700 * time.Millisecond}
+	svc := sessions{input: topics[0], snapshots: s.Topic("sessions"), summaries: topics[1], idle: 1500 * time.Millisecond}
 	group := s.Group("sessions")
 	browse := func() error {
 		var batch []*kgo.Record
@@ -65,6 +65,14 @@ func tell(ctx context.Context, s *stage.Stage) (string, error) {
 	if err := a.Stop(); err != nil { // with all timers set
 		return "", err
 	}
+	open, err := s.States(ctx, svc.snapshots)
+	if err != nil {
+		return "", err
+	}
+	if len(open) == 0 {
+		return "", fmt.Errorf("no session was open when A had stopped, so this run shows nothing: the machine is too slow for sessions of %v", svc.idle)
+	}
+	s.Say("%d sessions are open, with their timers in their snapshots", len(open))
 	b := s.Start(ctx, "B", group, svc.input, svc.run)
 	if err := awaitNobody(ctx, s, svc); err != nil {
 		return "", err

@@ -52,6 +52,9 @@ func tell(ctx context.Context, s *stage.Stage) (string, error) {
 	group := s.Group("splitter")
 	a := s.Start(ctx, "A", group, svc.input, svc.run)
 	b := s.Start(ctx, "B", group, svc.input, svc.run)
+	if err := b.Own(ctx); err != nil {
+		return "", err
+	}
 	s.Say("%d lines come in", lines)
 	var batch []*kgo.Record
 	for i := range lines {

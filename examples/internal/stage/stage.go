@@ -115,6 +115,7 @@ type Member struct {
 	s    *Stage
 	wire *cluster.Wire
 	stop context.CancelFunc
+	owns chan struct{} // closed when it has a partition
 	done chan struct{}
 	err  error
 }
@@ -124,18 +125,36 @@ type Member struct {
 // input.
 func (s *Stage) Start(ctx context.Context, name, group, input string, run func(ctx context.Context, opts ...persistence.Option) error) *Member {
 	ctx, stop := context.WithCancel(ctx)
-	m := &Member{Name: name, s: s, wire: cluster.NewWire(), stop: stop, done: make(chan struct{})}
+	m := &Member{Name: name, s: s, wire: cluster.NewWire(), stop: stop, owns: make(chan struct{}), done: make(chan struct{})}
 	s.Say("member %s joins", name)
+	owns := sync.OnceFunc(func() { close(m.owns) })
 	go func() {
 		defer close(m.done)
 		m.err = run(ctx,
 			persistence.Kafka(kgo.SeedBrokers(s.Brokers...), kgo.ConsumerGroup(group), kgo.ConsumeTopics(input), kgo.Dialer(m.wire.Dial),
 				kgo.SessionTimeout(s.Session), kgo.HeartbeatInterval(s.Session/6), kgo.FetchMaxWait(100*time.Millisecond)),
 			persistence.TransactionalIDPrefix(group),
+			persistence.WithTrace(persistence.Trace{TakenOver: func(i persistence.TakeoverInfo) {
+				s.Say("partition %d taken over by %s, resumed at %d", i.Partition, name, i.Resume)
+				owns()
+			}}),
 			persistence.CommitInterval(100*time.Millisecond),
 			persistence.Logger(s.log.With("member", name)))
 	}()
 	return m
+}
+
+// Own waits until the member owns a partition: one that has none can be cut off
+// without any harm.
+func (m *Member) Own(ctx context.Context) error {
+	select {
+	case <-m.owns:
+		return nil
+	case <-m.done:
+		return fmt.Errorf("member %s ended: %w", m.Name, m.err)
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for member %s to own a partition: %w", m.Name, context.Cause(ctx))
+	}
 }
 
 // Stop ends the member in order.
@@ -168,12 +187,7 @@ func (s *Stage) Settle(ctx context.Context, group, input string, members ...*Mem
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for {
-		settled := true
-		for id := range int32(Partitions) {
-			at, err := s.Committed(ctx, group, input, id)
-			end, endErr := s.end(ctx, input, id)
-			settled = settled && err == nil && endErr == nil && max(at, 0) == end
-		}
+		settled, err := s.settled(ctx, group, input)
 		if settled {
 			return nil
 		}
@@ -187,18 +201,63 @@ func (s *Stage) Settle(ctx context.Context, group, input string, members ...*Mem
 		select {
 		case <-look.C:
 		case <-ctx.Done():
+			if err != nil {
+				return fmt.Errorf("waiting until %s is processed: %w; the last look at it: %v", input, context.Cause(ctx), err)
+			}
 			return fmt.Errorf("waiting until %s is processed: %w", input, context.Cause(ctx))
 		}
 	}
 }
 
-// end is where the last event of a partition ends, which may be before markers.
+// settled looks at all committed offsets, and then at all ends. If they agree, there
+// was a moment between the two at which nothing was on its way. Partition by
+// partition it could not be told: one that was looked at may be written to by
+// the event of one that was not.
+func (s *Stage) settled(ctx context.Context, group, input string) (bool, error) {
+	var committed [Partitions]int64
+	for id := range committed {
+		at, err := s.Committed(ctx, group, input, int32(id))
+		if err != nil {
+			return false, err
+		}
+		committed[id] = max(at, 0) // -1: nothing yet
+	}
+	for id, at := range committed {
+		end, err := s.end(ctx, input, int32(id))
+		if err != nil || end != at {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// end is where the last event of a partition ends, which may be before markers. It is
+// -1 while a transaction is open there: what it wrote counts, and cannot be
+// read yet.
 func (s *Stage) end(ctx context.Context, topic string, partition int32) (int64, error) {
+	high, err := s.End(ctx, topic, partition)
+	if err != nil {
+		return 0, err
+	}
+	stable, err := s.stable(ctx, topic, partition)
+	if err != nil || stable < high {
+		return -1, err
+	}
 	records, err := s.read(ctx, topic, partition)
 	if err != nil || len(records) == 0 {
 		return 0, err
 	}
 	return records[len(records)-1].Offset + 1, nil
+}
+
+// stable is where a read_committed reader of a partition comes to its end.
+func (s *Stage) stable(ctx context.Context, topic string, partition int32) (int64, error) {
+	ends, err := kadm.NewClient(s.Client).ListCommittedOffsets(ctx, topic)
+	if err != nil {
+		return 0, err
+	}
+	end, _ := ends.Lookup(topic, partition)
+	return end.Offset, end.Err
 }
 
 // Read returns what is committed in a topic, each partition's records in order.
@@ -214,13 +273,9 @@ func (s *Stage) Read(ctx context.Context, topic string) (all []*kgo.Record, err 
 }
 
 func (s *Stage) read(ctx context.Context, topic string, partition int32) (all []*kgo.Record, err error) {
-	ends, err := kadm.NewClient(s.Client).ListCommittedOffsets(ctx, topic)
-	if err != nil {
+	end, err := s.stable(ctx, topic, partition)
+	if err != nil || end == 0 {
 		return nil, err
-	}
-	end, _ := ends.Lookup(topic, partition)
-	if end.Err != nil || end.Offset == 0 {
-		return nil, end.Err
 	}
 	cl, err := kgo.NewClient(kgo.SeedBrokers(s.Brokers...), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.FetchMaxWait(50*time.Millisecond),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: {partition: kgo.NewOffset().AtStart()}}))
@@ -228,13 +283,13 @@ func (s *Stage) read(ctx context.Context, topic string, partition int32) (all []
 		return nil, err
 	}
 	defer cl.Close()
-	for next := int64(0); next < end.Offset; {
+	for next := int64(0); next < end; {
 		fetches := cl.PollFetches(ctx)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("reading %s: %w", topic, context.Cause(ctx))
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
-			if next = r.Offset + 1; !r.Attrs.IsControl() && r.Offset < end.Offset {
+			if next = r.Offset + 1; !r.Attrs.IsControl() && r.Offset < end {
 				all = append(all, r)
 			}
 		})
