@@ -37,11 +37,17 @@ type Service struct {
 // compared without regard to their order, since that of different keys is open.
 func Check(t *testing.T, s Service) {
 	t.Helper()
+	want, ok := references(t, s)
+	if !ok {
+		return
+	}
 	for _, scenario := range Scenarios() {
 		if s.Stateless && scenario.needsState {
 			continue
 		}
-		t.Run(scenario.Name, func(t *testing.T) { scenario.Check(t, s) })
+		t.Run(scenario.Name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { scenario.check(t, s, want) })
+		})
 	}
 }
 
@@ -60,25 +66,35 @@ func (s Scenario) Check(t *testing.T, service Service) {
 	if s.needsState && service.Stateless {
 		t.Fatalf("the scenario %q is for services with state", s.Name)
 	}
-	var want [2]outcome
+	if want, ok := references(t, service); ok {
+		synctest.Test(t, func(t *testing.T) { s.check(t, service, want) })
+	}
+}
+
+// references are two runs without faults, which must be the same.
+func references(t *testing.T, s Service) (want [2]outcome, ok bool) {
+	t.Helper()
 	for i := range want {
-		synctest.Test(t, func(t *testing.T) { want[i] = reference(t, service) })
+		synctest.Test(t, func(t *testing.T) { want[i] = reference(t, s) })
 		if t.Failed() {
-			return
+			return want, false
 		}
 	}
-	synctest.Test(t, func(t *testing.T) { s.check(t, service, want) })
+	return want, sameTwice(t, s, want)
+}
+
+func sameTwice(t testing.TB, s Service, want [2]outcome) bool {
+	t.Helper()
+	different := s.compare(want[0], want[1])
+	for _, difference := range different {
+		t.Errorf("the service is not deterministic: two runs without faults differ: %s", difference)
+	}
+	return len(different) == 0
 }
 
 // check is apart from Check so that it can be given something else than a test.
 func (s Scenario) check(t testing.TB, service Service, want [2]outcome) {
 	t.Helper()
-	for _, difference := range service.compare(want[0], want[1]) {
-		t.Errorf("the service is not deterministic: two runs without faults differ: %s", difference)
-	}
-	if t.Failed() {
-		return
-	}
 	k := newStory(t, service)
 	s.tell(k)
 	if k.over {

@@ -168,6 +168,7 @@ func findings(t *testing.T, name string, s Service) (said []string) {
 		for i := range want {
 			caught(func(r *recorder) { want[i] = reference(r, s) })
 		}
+		caught(func(r *recorder) { sameTwice(r, s, want) })
 		if len(said) == 0 {
 			caught(func(r *recorder) { scenario.check(r, s, want) })
 		}

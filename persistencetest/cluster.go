@@ -101,14 +101,18 @@ func (c *Cluster) Read(topic string) (all []*kgo.Record) {
 // Eventually waits until a condition holds, for a minute of virtual time.
 func (c *Cluster) Eventually(what string, condition func() bool) {
 	c.w.Helper()
-	c.w.Eventually(what, condition)
+	for began := time.Now(); !condition(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			c.w.Fatalf("waiting for %s: not within a minute of virtual time", what)
+		}
+	}
 }
 
 // Settle waits until the group has committed the end of the input, while members
 // run; if all have ended, it fails with their errors.
 func (c *Cluster) Settle(members ...*Member) {
 	c.w.Helper()
-	c.w.Eventually("all events to be committed", func() bool {
+	c.Eventually("all events to be committed", func() bool {
 		running := 0
 		for _, m := range members {
 			select {
