@@ -157,7 +157,7 @@ type session struct {
 func (s *session) open(_ context.Context, input, state string) (err error) {
 	s.state = state
 	s.s, err = kgo.NewGroupTransactSession(kgo.SeedBrokers(s.brokers...), kgo.TransactionalID(state), kgo.ConsumerGroup(state), kgo.ConsumeTopics(input),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets(), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.ProducerBatchCompression(kgo.NoCompression()), kgo.ProducerLinger(0))
 	return err
 }
