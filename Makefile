@@ -31,7 +31,8 @@ unit: ## unit tests, the in-process scenarios and the examples, with the race de
 
 .PHONY: integration
 integration: ## the suites on a real Kafka: KAFKA_BROKERS, else Docker, else Java and Maven
-	cd integration && $(GO) test -race -parallel $(PARALLEL) -timeout 30m ./...
+	cd integration && $(GO) test -race -parallel $(PARALLEL) -timeout 30m $$($(GO) list ./... | grep -v /soak)
+	cd integration && $(GO) test -timeout 30m ./soak
 	@cd integration && $(GO) run ./kafkatest/which
 
 .PHONY: bench

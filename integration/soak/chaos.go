@@ -13,7 +13,7 @@ import (
 // injuries is what was done.
 type injuries struct {
 	kills, pauses int
-	ahead         []string
+	suspects      []suspect
 }
 
 // asleep is how long a paused member sleeps, which is longer than its session.
@@ -101,7 +101,7 @@ func chaos(ctx context.Context, cfg config, w *world, cluster *kafkatest.Cluster
 		for told := time.Now(); wait(bound, 2*time.Second); {
 			found := look(bound, w, r)
 			mu.Lock()
-			done.ahead = append(done.ahead, found...)
+			done.suspects = append(done.suspects, found...)
 			hurt := done
 			mu.Unlock()
 			if time.Since(told) >= 10*time.Second {
@@ -119,16 +119,17 @@ func chaos(ctx context.Context, cfg config, w *world, cluster *kafkatest.Cluster
 	return done, nil
 }
 
-// look finds committed offsets that are ahead. Where a broker does not answer, the
-// next look will do.
-func look(ctx context.Context, w *world, r *reader) []string {
+// look finds committed offsets that may be ahead. Where a broker does not answer,
+// the next look will do.
+func look(ctx context.Context, w *world, r *reader) []suspect {
 	bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	committed, err := w.committed(bounded) // first
+	at := time.Now()
 	if err != nil || r.catchUp(bounded) != nil {
 		return nil
 	}
-	return r.ahead(committed)
+	return r.suspects(committed, at)
 }
 
 func between(rng *rand.Rand, a, b time.Duration) time.Duration {

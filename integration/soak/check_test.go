@@ -2,6 +2,7 @@ package main
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -51,4 +52,14 @@ func TestTheCheckSeesEachFault(t *testing.T) {
 	v := check(sound())
 	v.ahead = []string{"offset 5"}
 	require.False(t, v.ok())
+}
+
+// An offset is ahead if the effect was made after it was seen, or never.
+func TestAnOffsetAheadOfItsEffectsIsSeen(t *testing.T) {
+	now := time.Now()
+	suspects := []suspect{{number: 1, committed: 9, at: now}, {number: 2, committed: 9, at: now}, {number: 3, committed: 9, at: now}, {number: 3, committed: 9, at: now}}
+	found := ahead(suspects, map[int]time.Time{1: now.Add(-time.Second), 2: now.Add(time.Second)})
+	require.Len(t, found, 2)
+	require.Contains(t, found[0], "input 2 below it had no effect")
+	require.Contains(t, found[1], "input 3 below it had no effect")
 }

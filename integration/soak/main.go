@@ -169,6 +169,6 @@ func conclude(ctx context.Context, w *world, reader *reader, feed *feed, hurt in
 	logs.acknowledged = feed.acknowledged()
 	logs.states = states.states()
 	v := check(logs)
-	v.kills, v.pauses, v.ahead = hurt.kills, hurt.pauses, hurt.ahead
+	v.kills, v.pauses, v.ahead = hurt.kills, hurt.pauses, reader.ahead(hurt.suspects)
 	return v, nil
 }

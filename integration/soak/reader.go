@@ -146,22 +146,58 @@ func (r *reader) states() map[string]state {
 	return all
 }
 
-// ahead finds inputs below the committed offsets whose output or dead letter is
-// not committed. The offsets must have been read before.
-func (r *reader) ahead(committed map[int32]int64) (found []string) {
-	l := r.logs()
-	seen := make(map[int]struct{}, len(l.outputs)+len(l.dead))
-	for _, o := range l.outputs {
-		seen[o.number] = struct{}{}
-	}
-	for _, n := range l.dead {
-		seen[n] = struct{}{}
-	}
+// suspect is an input that was below the committed offset before its effect was
+// seen.
+type suspect struct {
+	number    int
+	partition int32
+	committed int64
+	at        time.Time // when the offset had been read
+}
+
+// suspects are the inputs below the committed offsets whose effect has not been
+// read. That proves nothing yet: a broker that just woke may still tell where its
+// log ended when it fell asleep, and the reader be content with that.
+func (r *reader) suspects(committed map[int32]int64, at time.Time) (found []suspect) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	seen := r.effects()
 	for _, rec := range r.records[r.w.input] {
-		if _, ok := seen[numberOf(rec.Value)]; !ok && rec.Offset < committed[rec.Partition] {
-			found = append(found, fmt.Sprintf("offset %d of partition %d is committed, and input %s at %d has no effect yet", committed[rec.Partition], rec.Partition, rec.Value, rec.Offset))
+		number := numberOf(rec.Value)
+		if _, ok := seen[number]; !ok && rec.Offset < committed[rec.Partition] {
+			found = append(found, suspect{number, rec.Partition, committed[rec.Partition], at})
+		}
+	}
+	return found
+}
+
+// effects are when the records that inputs have become were made. The caller holds
+// the lock.
+func (r *reader) effects() map[int]time.Time {
+	seen := make(map[int]time.Time)
+	for _, topic := range []string{r.w.output, r.w.dead} {
+		for _, rec := range r.records[topic] {
+			number, _, _ := strings.Cut(string(rec.Value), ":")
+			seen[numberOf([]byte(number))] = rec.Timestamp
+		}
+	}
+	return seen
+}
+
+// ahead says which suspects were committed before their effect was there: it was
+// made later, or is missing still.
+func (r *reader) ahead(suspects []suspect) (found []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return ahead(suspects, r.effects())
+}
+
+func ahead(suspects []suspect, effects map[int]time.Time) (found []string) {
+	told := make(map[int]bool)
+	for _, s := range suspects {
+		if made, ok := effects[s.number]; (!ok || made.After(s.at)) && !told[s.number] {
+			told[s.number] = true
+			found = append(found, fmt.Sprintf("offset %d of partition %d was committed at %v, and input %d below it had no effect then", s.committed, s.partition, s.at.Format(time.StampMilli), s.number))
 		}
 	}
 	return found

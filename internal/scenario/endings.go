@@ -398,7 +398,8 @@ func (w *World) recoverCells(cells []*endingCell) []stalledCell {
 	}
 	require.NoError(w, patient.Stop())
 
-	impatient := w.drain(stuck, persistence.RecoveryStallTimeout(time.Second))
+	// It bounds the takeovers too, which take their time on a machine that is busy.
+	impatient := w.drain(stuck, persistence.RecoveryStallTimeout(5*time.Second))
 	var stalled []stalledCell
 	for _, c := range stuck {
 		stalled = append(stalled, stalledCell{c, impatient.stalled(c)})
