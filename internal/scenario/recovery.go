@@ -147,6 +147,7 @@ func tombstonesAndKeyless(w *World) {
 	compact := "compact"
 	_, err := kadm.NewClient(w.Admin).AlterTopicConfigs(w.Ctx, []kadm.AlterConfig{{Name: "cleanup.policy", Value: &compact}}, w.State)
 	require.NoError(w, err)
+	w.Eventually("the brokers know of the change", func() bool { return w.setting(w.State, "cleanup.policy") == compact })
 
 	m := w.Start(false)
 	o := m.Own()

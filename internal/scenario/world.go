@@ -62,7 +62,8 @@ func NewWorld(t testing.TB, b Backend, partitions int32) *World {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	w := &World{TB: t, Backend: b, Ctx: ctx, Input: name + "-in", State: name + "-state", Group: name, Prefix: name, Partitions: partitions}
-	w.Admin = w.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(10*time.Millisecond))
+	// A broker may not know yet of a topic that another one has made.
+	w.Admin = w.Client(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MetadataMinAge(10*time.Millisecond), kgo.UnknownTopicRetries(-1))
 	w.CreateTopic(w.Input, partitions, nil)
 	w.CreateTopic(w.State, partitions, map[string]string{"cleanup.policy": "compact"})
 	return w
